@@ -1,0 +1,271 @@
+// Package picker chooses the endpoint of a request and counts it in flight, in one step.
+//
+// It is pure: no I/O, no lock, no clock, no logging, and no allocation in a pick. Every strategy is the
+// same scan over the pool: order the endpoints by (excess load, rendezvous score) and take the first.
+// What a strategy chooses is the key that scores, and the threshold from which load counts as excess.
+package picker
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/prefix"
+)
+
+var (
+	// ErrNoEndpoints says that the pool has no ready endpoint, or none inside the request's subset.
+	ErrNoEndpoints = errors.New("no ready endpoint")
+	// ErrSaturated says that every endpoint is at the policy's threshold and the policy refuses overflow.
+	ErrSaturated = errors.New("every endpoint is at its concurrency threshold")
+)
+
+// MaxFallbacks is how many endpoints beside the picked one an answer names.
+const MaxFallbacks = 2
+
+// Request is what a pick depends on.
+type Request struct {
+	// Key is the request's prefix key; it counts only when HasKey is set.
+	Key    prefix.Key
+	HasKey bool
+	// Subset, unless nil, are the only addresses that may be picked, sorted by netip.AddrPort.Compare.
+	// Port 0 stands for every port of an address. See [SortSubset].
+	Subset []netip.AddrPort
+}
+
+// SortSubset puts a subset hint in the order that a [Request] wants, in place.
+func SortSubset(subset []netip.AddrPort) { slices.SortFunc(subset, netip.AddrPort.Compare) }
+
+func (r *Request) allows(e *endpoint.Endpoint) bool {
+	if r.Subset == nil {
+		return true
+	}
+	if _, ok := slices.BinarySearchFunc(r.Subset, e.Addr, netip.AddrPort.Compare); ok {
+		return true
+	}
+	_, ok := slices.BinarySearchFunc(r.Subset, netip.AddrPortFrom(e.Addr.Addr(), 0), netip.AddrPort.Compare)
+	return ok
+}
+
+// Outcome says why a pick went where it went.
+type Outcome uint8
+
+// The outcomes of a pick.
+const (
+	// NoKey: the strategy does not look at keys, or the request has none.
+	NoKey Outcome = iota
+	// Home: the endpoint that rendezvous hashing gives the key.
+	Home
+	// Spill: home is at its threshold; the next of the key's own order that is under it.
+	Spill
+	// Saturated: every endpoint is at the threshold; the least loaded.
+	Saturated
+)
+
+var outcomeNames = [...]string{"no_key", "home", "spill", "saturated"}
+
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// Outcomes is every outcome, for metrics that are resolved ahead.
+func Outcomes() []Outcome { return []Outcome{NoKey, Home, Spill, Saturated} }
+
+// Pick is a request that is counted in flight at an endpoint, from [Picker.Pick] until
+// [Pick.Release]. The zero Pick counts nothing. A Pick belongs to one stream: it is not safe for
+// concurrent use.
+type Pick struct {
+	// Endpoint is where the request is counted, nil when it is counted nowhere.
+	Endpoint *endpoint.Endpoint
+	// Fallbacks are where a gateway should retry, best first, nil where the pool has no more.
+	Fallbacks [MaxFallbacks]*endpoint.Endpoint
+	Outcome   Outcome
+}
+
+// Release ends the request. It says whether there was one to end: of many calls, one says true.
+func (p *Pick) Release() bool {
+	if p.Endpoint == nil {
+		return false
+	}
+	p.Endpoint.Load.Release()
+	p.Endpoint = nil
+	return true
+}
+
+// Move counts the request at another endpoint instead, the one that really serves it. A Pick that was
+// released stays released.
+func (p *Pick) Move(to *endpoint.Endpoint) {
+	if p.Endpoint == nil || p.Endpoint.Load == to.Load {
+		return
+	}
+	to.Load.Add()
+	p.Endpoint.Load.Release()
+	p.Endpoint = to
+}
+
+// Picker picks endpoints. It holds no state of its own and is safe for concurrent use.
+type Picker struct{ random func() uint64 }
+
+// New returns a picker that draws from random, a source of uniform 64-bit numbers that is safe for
+// concurrent use.
+func New(random func() uint64) *Picker { return &Picker{random: random} }
+
+// Pick chooses an endpoint of the pool by its policy's strategy, counts the request there, and notes
+// both in p, which must be zero or released. It never waits. The errors are [ErrNoEndpoints] and
+// [ErrSaturated]; with either, nothing is counted.
+func (k *Picker) Pick(pool *endpoint.Pool, req *Request, p *Pick) error {
+	key, threshold := uint64(req.Key), int64(pool.Policy.ConcurrencyThreshold)
+	keyed := false
+	switch {
+	case pool.Policy.Strategy == endpoint.Random:
+		key, threshold = k.random(), math.MaxInt64
+	case pool.Policy.Strategy == endpoint.PrefixAware && req.HasKey:
+		keyed = true
+	default: // least outstanding: every unit of load is excess, and a random key breaks ties
+		key, threshold = k.random(), 0
+	}
+	return pick(pool, req, order{key: key, threshold: threshold, keyed: keyed}, p)
+}
+
+// order is what ranks the endpoints of a pool for one request.
+type order struct {
+	key       uint64
+	threshold int64 // in-flight requests from which on load outranks score
+	keyed     bool  // the key is the request's own, so the top score is its home
+}
+
+// maxRescans bounds the retries against other picks. Each failed try means that another pick
+// succeeded, so the bound is met only under a storm; then an exact count matters less than an answer.
+const maxRescans = 64
+
+func pick(pool *endpoint.Pool, req *Request, o order, p *Pick) error {
+	limit := int64(math.MaxInt64)
+	if pool.Policy.Reject {
+		limit = int64(pool.Policy.ConcurrencyThreshold)
+	}
+	for try := 0; ; try++ {
+		r := rank(pool, req, o)
+		best := r.top[0]
+		if best.endpoint == nil {
+			return ErrNoEndpoints
+		}
+		if r.least >= limit {
+			return ErrSaturated
+		}
+		if best.inFlight >= limit {
+			// Only Random gets here: its draw fell on a full endpoint while another has room.
+			o.threshold = limit
+			continue
+		}
+		if !best.endpoint.Load.Acquire(best.inFlight) {
+			if try < maxRescans {
+				continue
+			}
+			best.endpoint.Load.Add()
+		}
+		p.Endpoint = best.endpoint
+		for i := range p.Fallbacks {
+			p.Fallbacks[i] = r.top[i+1].endpoint
+		}
+		p.Outcome = o.outcome(r)
+		return nil
+	}
+}
+
+func (o order) outcome(r ranking) Outcome {
+	best := r.top[0]
+	switch {
+	case !o.keyed:
+		return NoKey
+	case best.inFlight >= o.threshold:
+		return Saturated
+	case best.endpoint == r.home.endpoint:
+		return Home
+	default:
+		return Spill
+	}
+}
+
+// ranking is the head of a pool's order for one request.
+type ranking struct {
+	top   [1 + MaxFallbacks]candidate
+	home  candidate // the best score, whatever its load
+	least int64     // in-flight count of the least loaded endpoint
+}
+
+type candidate struct {
+	endpoint *endpoint.Endpoint
+	inFlight int64
+	excess   int64   // in-flight count, once at the threshold; else 0
+	score    float64 // by rendezvous, equal for all ports of a pod; more is better
+	port     uint32  // rank of the port among those of a pod; less is better
+}
+
+// outscores orders by rendezvous alone.
+func (c *candidate) outscores(d *candidate) bool {
+	if c.score != d.score {
+		return c.score > d.score
+	}
+	return c.port < d.port
+}
+
+func (c *candidate) before(d *candidate) bool {
+	if c.excess != d.excess {
+		return c.excess < d.excess
+	}
+	return c.outscores(d)
+}
+
+func rank(pool *endpoint.Pool, req *Request, o order) (r ranking) {
+	r.least = math.MaxInt64
+	for _, e := range pool.Endpoints {
+		if !req.allows(e) {
+			continue
+		}
+		c := candidate{endpoint: e, inFlight: e.Load.InFlight()}
+		if c.inFlight >= o.threshold {
+			c.excess = c.inFlight
+		}
+		h := mix(o.key, e.Seed)
+		if pool.EqualWeights {
+			c.score = float64(h >> 11)
+		} else {
+			c.score = weighted(h, e.Weight)
+		}
+		c.port = uint32(mix(h, uint64(e.ID.Port)))
+		r.least = min(r.least, c.inFlight)
+		if r.home.endpoint == nil || c.outscores(&r.home) {
+			r.home = c
+		}
+		r.insert(c)
+	}
+	return r
+}
+
+// insert keeps the best candidates in order. Most candidates fail the first comparison.
+func (r *ranking) insert(c candidate) {
+	last := len(r.top) - 1
+	if r.top[last].endpoint != nil && !c.before(&r.top[last]) {
+		return
+	}
+	i := last
+	for ; i > 0 && (r.top[i-1].endpoint == nil || c.before(&r.top[i-1])); i-- {
+		r.top[i] = r.top[i-1]
+	}
+	r.top[i] = c
+}
+
+// mix is a hash of two words: the two halves of their 128-bit product, folded, as in wyhash.
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xe7037ed1a0b428db)
+	hi, lo = bits.Mul64(hi^lo^0xa0761d6478bd642f, a^0x8ebc6af09c88c6e3)
+	return hi ^ lo
+}
+
+// weighted is the score of weighted rendezvous hashing, -w / ln(u) with u uniform in (0, 1): the share
+// of keys is proportional to the weight, and a changed weight moves only the keys it gains or loses.
+func weighted(h uint64, weight float64) float64 {
+	u := (float64(h>>11) + 0.5) / (1 << 53)
+	return -weight / math.Log(u)
+}
