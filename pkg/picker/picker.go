@@ -39,10 +39,8 @@ type Request struct {
 // SortSubset puts a subset hint in the order that a [Request] wants, in place.
 func SortSubset(subset []netip.AddrPort) { slices.SortFunc(subset, netip.AddrPort.Compare) }
 
+// allows says whether a subset hint names the endpoint.
 func (r *Request) allows(e *endpoint.Endpoint) bool {
-	if r.Subset == nil {
-		return true
-	}
 	if _, ok := slices.BinarySearchFunc(r.Subset, e.Addr, netip.AddrPort.Compare); ok {
 		return true
 	}
@@ -195,19 +193,19 @@ type ranking struct {
 }
 
 type candidate struct {
-	endpoint *endpoint.Endpoint
+	endpoint *endpoint.Endpoint // nil: the place is free, and everything comes before it
 	inFlight int64
-	excess   int64   // in-flight count, once at the threshold; else 0
-	score    float64 // by rendezvous, equal for all ports of a pod; more is better
-	port     uint32  // rank of the port among those of a pod; less is better
+	excess   int64  // in-flight count, once at the threshold; else 0
+	score    uint64 // by rendezvous, equal for all ports of a pod; more is better
 }
 
-// outscores orders by rendezvous alone.
+// outscores orders by rendezvous alone. The ports of a pod share its score; which of them is first
+// depends on the key, so that one port does not become the home of all.
 func (c *candidate) outscores(d *candidate) bool {
-	if c.score != d.score {
-		return c.score > d.score
+	if c.score != d.score || d.endpoint == nil {
+		return c.score >= d.score
 	}
-	return c.port < d.port
+	return mix(c.score, uint64(c.endpoint.ID.Port)) < mix(d.score, uint64(d.endpoint.ID.Port))
 }
 
 func (c *candidate) before(d *candidate) bool {
@@ -219,38 +217,36 @@ func (c *candidate) before(d *candidate) bool {
 
 func rank(pool *endpoint.Pool, req *Request, o order) (r ranking) {
 	r.least = math.MaxInt64
+	for i := range r.top {
+		r.top[i].excess = math.MaxInt64
+	}
+	worst := &r.top[len(r.top)-1]
 	for _, e := range pool.Endpoints {
-		if !req.allows(e) {
+		if req.Subset != nil && !req.allows(e) {
 			continue
 		}
-		c := candidate{endpoint: e, inFlight: e.Load.InFlight()}
+		c := candidate{endpoint: e, inFlight: e.Load.InFlight(), score: mix(o.key, e.Seed)}
 		if c.inFlight >= o.threshold {
 			c.excess = c.inFlight
 		}
-		h := mix(o.key, e.Seed)
-		if pool.EqualWeights {
-			c.score = float64(h >> 11)
-		} else {
-			c.score = weighted(h, e.Weight)
+		if !pool.EqualWeights {
+			c.score = weighted(c.score, e.Weight)
 		}
-		c.port = uint32(mix(h, uint64(e.ID.Port)))
 		r.least = min(r.least, c.inFlight)
-		if r.home.endpoint == nil || c.outscores(&r.home) {
+		if c.score >= r.home.score && c.outscores(&r.home) {
 			r.home = c
 		}
-		r.insert(c)
+		if c.excess <= worst.excess && c.before(worst) { // the first test settles most
+			r.insert(c)
+		}
 	}
 	return r
 }
 
-// insert keeps the best candidates in order. Most candidates fail the first comparison.
+// insert puts c, which comes before the last of the best, in its place among them.
 func (r *ranking) insert(c candidate) {
-	last := len(r.top) - 1
-	if r.top[last].endpoint != nil && !c.before(&r.top[last]) {
-		return
-	}
-	i := last
-	for ; i > 0 && (r.top[i-1].endpoint == nil || c.before(&r.top[i-1])); i-- {
+	i := len(r.top) - 1
+	for ; i > 0 && c.before(&r.top[i-1]); i-- {
 		r.top[i] = r.top[i-1]
 	}
 	r.top[i] = c
@@ -265,7 +261,9 @@ func mix(a, b uint64) uint64 {
 
 // weighted is the score of weighted rendezvous hashing, -w / ln(u) with u uniform in (0, 1): the share
 // of keys is proportional to the weight, and a changed weight moves only the keys it gains or loses.
-func weighted(h uint64, weight float64) float64 {
+// With equal weights it orders as h does, so that is used as it is. The bits of a positive
+// floating-point number order as the number does.
+func weighted(h uint64, weight float64) uint64 {
 	u := (float64(h>>11) + 0.5) / (1 << 53)
-	return -weight / math.Log(u)
+	return math.Float64bits(-weight / math.Log(u))
 }
