@@ -29,6 +29,9 @@ func (s Strategy) String() string {
 	return "Strategy(" + strconv.Itoa(int(s)) + ")"
 }
 
+// UsesKey says whether the strategy looks at a request's prefix key. One that does not needs no body.
+func (s Strategy) UsesKey() bool { return s == PrefixAware }
+
 // ParseStrategy reads a strategy's name as a policy spells it.
 func ParseStrategy(name string) (Strategy, error) {
 	for i, n := range strategyNames {
