@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/homing-dev/homing/test/proc"
+)
+
+// PodsOnLoopback gives pods addresses from 127.1.0.2 on.
+const PodsOnLoopback = "127.1.0.1/24"
+
+// RunPods runs the controller manager, the scheduler and kwok until the test ends: from then on Deployments have
+// pods, and pods on a node of [Cluster.AddNode] are Ready at once, with addresses inside cidr, counted up from its
+// own. On loopback no EndpointSlice or Endpoints come of them, since the API server refuses such addresses there.
+func (c *Cluster) RunPods(t testing.TB, cidr string) {
+	t.Helper()
+	bin := ensure(t, "kube-controller-manager", "kube-scheduler", "kwok")
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controllers := "*"
+	if prefix.Addr().IsLoopback() {
+		controllers += ",-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
+	}
+	c.startKubeComponent(t, bin, "kube-controller-manager", "--controllers", controllers,
+		"--service-account-private-key-file", filepath.Join(c.dir, serviceAccountKey),
+		"--kube-api-qps", "200", "--kube-api-burst", "400")
+	c.startKubeComponent(t, bin, "kube-scheduler", "--kube-api-qps", "200", "--kube-api-burst", "400")
+	c.startKwok(t, bin["kwok"], cidr)
+}
+
+// startKubeComponent starts the controller manager or the scheduler: what both want, and args.
+func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, args ...string) {
+	t.Helper()
+	port := proc.FreePort(t)
+	args = append([]string{"--kubeconfig", c.kubeconfig, "--leader-elect=false", "--authentication-skip-lookup",
+		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(port), "--cert-dir", t.TempDir()}, args...)
+	p := proc.Start(t, name, exec.Command(bin[name], args...))
+	web, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) // self-signed
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := p.WaitReady(t, startup, proc.GetOK(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)))
+	t.Logf("%s ready in %.1f s", name, took.Seconds())
+}
+
+func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", proc.FreePort(t))
+	args := []string{"--kubeconfig", c.kubeconfig, "--manage-all-nodes", "--cidr", cidr, "--node-ip", "127.0.0.1",
+		"--server-address", address}
+	stages := filepath.Join(ModuleDir(t, "hack/tools/kwok", "sigs.k8s.io/kwok"), "kustomize/stage")
+	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat/node-heartbeat",
+		"pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
+		args = append(args, "--config", filepath.Join(stages, stage+".yaml"))
+	}
+	p := proc.Start(t, "kwok", exec.Command(bin, args...))
+	took := p.WaitReady(t, startup, proc.GetOK(http.DefaultClient, "http://"+address+"/healthz"))
+	t.Logf("kwok ready in %.1f s", took.Seconds())
+}
+
+// AddNode adds a node for pods to be scheduled on. kwok makes it Ready.
+func (c *Cluster) AddNode(t testing.TB, name string, labels map[string]string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	if err := c.Client.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+}
