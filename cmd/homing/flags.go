@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/extproc"
+	"github.com/homing-dev/homing/pkg/server"
+)
+
+// flags are those of `homing serve`.
+type flags struct {
+	standalone string
+	address    string
+	verbosity  int
+
+	healthPort, metricsPort int
+	pprof                   bool
+	secure                  bool
+	certPath                string
+	drain                   server.DrainOptions
+
+	maxInspectBytes int
+	defaults        endpoint.Policy
+}
+
+func (f *flags) register(set *pflag.FlagSet) {
+	set.StringVar(&f.standalone, "standalone", "", "read pools, policies and endpoints from the *.yaml and *.yml files of this `directory` and follow their changes, instead of from Kubernetes")
+	set.StringVar(&f.address, "bind-address", "", "the IP `address` to listen on (default: all addresses)")
+	set.IntVar(&f.healthPort, "grpc-health-port", 9003, "the `port` of the gRPC health service; 0 takes a free one")
+	set.IntVar(&f.metricsPort, "metrics-port", 9090, "the `port` of /metrics, /healthz and /readyz; 0 takes a free one")
+	set.BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof/ on the metrics port")
+	set.BoolVar(&f.secure, "secure-serving", true, "speak TLS to gateways; false for those that want plaintext, as Istio and Envoy Gateway do by default")
+	set.StringVar(&f.certPath, "cert-path", "", "the `directory` of tls.crt and tls.key, followed as they are renewed (default: a self-signed certificate made at start)")
+	set.DurationVar(&f.drain.Delay, "drain-delay", 5*time.Second, "how long to go on after SIGTERM with health saying NOT_SERVING, for gateways to take note")
+	set.DurationVar(&f.drain.Timeout, "drain-timeout", time.Minute, "how long requests may then take to end, also those of a pool that was removed, before they are cut")
+	set.IntVar(&f.maxInspectBytes, "max-inspect-bytes", extproc.DefaultMaxInspectBytes, "how many `bytes` of a JSON body to read at most for members that follow the text, 1024..67108864")
+	f.defaults = endpoint.DefaultPolicy()
+	set.IntVar(&f.defaults.PrefixLength, "default-prefix-length", f.defaults.PrefixLength, "how many `characters` of a prompt make its key in pools that do not say, 1024..65536")
+	set.IntVar(&f.defaults.ConcurrencyThreshold, "default-concurrency-threshold", f.defaults.ConcurrencyThreshold, "how many `requests` may be in flight at an endpoint before it is passed over, in pools that do not say, 1..1024")
+	set.IntVarP(&f.verbosity, "verbosity", "v", 0, "the log `level`: 0, or 1 for a line per request")
+}
+
+// check says what is wrong with the flags, and what to do about it.
+func (f *flags) check() error {
+	if f.standalone == "" {
+		return fmt.Errorf("--standalone is missing: this build reads its pools from files; name a directory, see config/samples/standalone")
+	}
+	if err := isDir("--standalone", f.standalone); err != nil {
+		return err
+	}
+	if f.certPath != "" {
+		if !f.secure {
+			return fmt.Errorf("--cert-path %s has no effect with --secure-serving=false: drop one of them", f.certPath)
+		}
+		for _, name := range []string{"tls.crt", "tls.key"} {
+			if _, err := os.Stat(filepath.Join(f.certPath, name)); err != nil {
+				return fmt.Errorf("--cert-path: %w; the directory must hold tls.crt and tls.key", err)
+			}
+		}
+	}
+	if _, err := netip.ParseAddr(f.address); f.address != "" && err != nil {
+		return fmt.Errorf("--bind-address %q: want an IP address, as 127.0.0.1 or ::1", f.address)
+	}
+	for _, r := range []struct {
+		flag            string
+		value, min, max int
+	}{
+		{"--grpc-health-port", f.healthPort, 0, 65535},
+		{"--metrics-port", f.metricsPort, 0, 65535},
+		{"--max-inspect-bytes", f.maxInspectBytes, 1 << 10, 64 << 20},
+		{"--default-prefix-length", f.defaults.PrefixLength, endpoint.MinPrefixLength, endpoint.MaxPrefixLength},
+		{"--default-concurrency-threshold", f.defaults.ConcurrencyThreshold, endpoint.MinConcurrencyThreshold, endpoint.MaxConcurrencyThreshold},
+		{"--verbosity", f.verbosity, 0, 10},
+	} {
+		if r.value < r.min || r.value > r.max {
+			return fmt.Errorf("%s %d: want %d..%d", r.flag, r.value, r.min, r.max)
+		}
+	}
+	if f.healthPort == f.metricsPort && f.healthPort != 0 {
+		return fmt.Errorf("--grpc-health-port and --metrics-port are both %d: give them different ports", f.healthPort)
+	}
+	for flag, d := range map[string]time.Duration{"--drain-delay": f.drain.Delay, "--drain-timeout": f.drain.Timeout} {
+		if d < 0 {
+			return fmt.Errorf("%s %s: want 0s or more", flag, d)
+		}
+	}
+	return nil
+}
+
+func isDir(flag, path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s %s: not a directory", flag, path)
+	}
+	return nil
+}
+
+// reserved are the ports that no pool may have.
+func (f *flags) reserved() map[uint16]string {
+	return map[uint16]string{
+		uint16(f.healthPort):  "health (--grpc-health-port)", //nolint:gosec // 0..65535
+		uint16(f.metricsPort): "metrics (--metrics-port)",    //nolint:gosec // 0..65535
+	}
+}

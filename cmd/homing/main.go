@@ -1,0 +1,43 @@
+// Command homing is an endpoint picker for LLM pools: it keeps every prompt prefix at home.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the first signal drains, a second one ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the whole program. It returns the exit code: 0, or 1 after one line that says what is wrong.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := &cobra.Command{
+		Use:   "homing",
+		Short: "Keeps every prompt prefix at home",
+		Long: `Homing is an endpoint picker for pools of LLM servers. A gateway built on Envoy asks it, over ext_proc,
+which server should get a request, and it answers so that requests that begin alike meet the same
+warm KV cache.`,
+		Example: `  homing serve --standalone ./pools     pools from files, without Kubernetes
+  homing version`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newServeCommand(), newVersionCommand())
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintf(stderr, "homing: %v\n", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
+	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/extproc"
+	"github.com/homing-dev/homing/pkg/picker"
+	"github.com/homing-dev/homing/pkg/server"
+	"github.com/homing-dev/homing/pkg/standalone"
+)
+
+func newServeCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Pick endpoints for gateways",
+		Long: `Pick endpoints for gateways: one ext_proc port for each InferencePool, the one its endpointPickerRef
+names. Ports open and close as pools come and go, and a changed policy applies to the next request.
+
+On SIGTERM or Ctrl-C, health says NOT_SERVING, requests under way come to their end, and then it stops;
+a second signal stops it at once.`,
+		Example: `  # Pools from files, for a gateway on this machine that speaks plaintext.
+  homing serve --standalone config/samples/standalone --secure-serving=false --bind-address 127.0.0.1
+
+  # TLS with a certificate that is renewed in place.
+  homing serve --standalone /etc/homing/pools --cert-path /etc/homing/tls
+
+  # Is it ready? (also by gRPC health on port 9003)
+  curl -s localhost:9090/readyz`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), &f, newLog(cmd.ErrOrStderr(), f.verbosity))
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func newLog(to io.Writer, verbosity int) logr.Logger {
+	log := logr.FromSlogHandler(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
+	runtimelog.SetLogger(log)
+	return log
+}
+
+// source publishes snapshots to the store until its context ends.
+type source interface{ Start(context.Context) error }
+
+// serve wires a source of pools to a server of them.
+func serve(ctx context.Context, f *flags, log logr.Logger) error {
+	registry := newRegistry()
+	store := endpoint.NewStore()
+	register := services(store, registry, f.maxInspectBytes, log)
+	srv, err := server.New(server.Options{
+		Store: store, Register: register,
+		BindAddress: f.address, HealthPort: f.healthPort, MetricsPort: f.metricsPort,
+		TLS:        server.TLSOptions{Plaintext: !f.secure, CertPath: f.certPath},
+		Drain:      f.drain,
+		Registerer: registry,
+		// controller-runtime's metrics, and Go's, are in a registry of its own.
+		Gatherer:  prometheus.Gatherers{registry, runtimemetrics.Registry},
+		Profiling: f.pprof,
+		Log:       log,
+	})
+	if err != nil {
+		return err
+	}
+	pools, err := newSource(f, store, registry, log)
+	if err != nil {
+		return err
+	}
+	return runBoth(ctx, srv, pools)
+}
+
+// runBoth runs the source for as long as the server, so that a draining server still hears of pools.
+func runBoth(ctx context.Context, srv *server.Server, pools source) error {
+	serving, stopServing := context.WithCancel(ctx)
+	following, stopFollowing := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- pools.Start(following)
+		stopServing()
+	}()
+	err := srv.Start(serving)
+	stopFollowing()
+	return errors.Join(err, <-ended)
+}
+
+// newSource is where the pools come from.
+func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, log logr.Logger) (source, error) {
+	follower, err := standalone.New(standalone.Options{
+		Dir: f.standalone, Store: store, Registerer: registry, Log: log,
+		Defaults: standalone.Defaults{Policy: f.defaults, Reserved: f.reserved()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--standalone %s: %w", f.standalone, err)
+	}
+	return follower, nil
+}
+
+// services makes the ext_proc service of a pool. They share one picker and one set of metrics.
+func services(store *endpoint.Store, registry prometheus.Registerer, maxInspectBytes int, log logr.Logger) func(endpoint.PoolName, grpc.ServiceRegistrar) {
+	pick, metrics := picker.New(rand.Uint64), extproc.NewMetrics(registry, store)
+	return func(pool endpoint.PoolName, r grpc.ServiceRegistrar) {
+		extproc.New(extproc.Options{
+			Pool: pool, Store: store, Picker: pick, Metrics: metrics, MaxInspectBytes: maxInspectBytes, Log: log,
+		}).Register(r)
+	}
+}
+
+// newRegistry is the registry of Homing's own metrics. Go's and the process's go where
+// controller-runtime puts them too.
+func newRegistry() *prometheus.Registry {
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		_ = runtimemetrics.Registry.Register(c) // already there is as good
+	}
+	registry := prometheus.NewRegistry()
+	thisBuild().register(registry)
+	return registry
+}

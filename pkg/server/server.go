@@ -1,0 +1,140 @@
+// Package server serves a store of pools to gateways: one ext_proc listener per pool, health, and metrics.
+//
+// Invariants: a listener is open exactly while its pool is in the snapshot and its port can be had; a
+// stream that was accepted is served to its end, or until the drain timeout, whatever becomes of its
+// pool or of the process; and health says NOT_SERVING before anything stops.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+)
+
+// Options are what a [Server] is made of.
+type Options struct {
+	// Store is what is served. Nothing may have been published to it before [New]: the first publication
+	// is what makes the server ready.
+	Store *endpoint.Store
+	// Register puts the service of one pool on the gRPC server of its port.
+	Register func(endpoint.PoolName, grpc.ServiceRegistrar)
+	// BindAddress is the IP address of every listener; empty means all addresses.
+	BindAddress string
+	// HealthPort and MetricsPort, 0..65535; 0 takes any free port.
+	HealthPort, MetricsPort int
+	TLS                     TLSOptions
+	Drain                   DrainOptions
+	// Registerer takes the server's own metrics, Gatherer is what /metrics shows.
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer
+	// Profiling serves /debug/pprof/ beside the metrics.
+	Profiling bool
+	Log       logr.Logger
+}
+
+// DrainOptions say how a server, or a pool that was removed, comes to its end.
+type DrainOptions struct {
+	// Delay is how long everything is served on after health says NOT_SERVING, so that gateways and
+	// load balancers take note.
+	Delay time.Duration
+	// Timeout is how long streams may then go on before they are cut.
+	Timeout time.Duration
+}
+
+// Server serves until its context ends. It runs in a controller-runtime manager or on its own.
+type Server struct {
+	options   Options
+	published <-chan struct{}
+	pools     *listeners
+	health    *health
+	certs     *certificates
+	healthAt  net.Listener
+	httpAt    net.Listener
+}
+
+// New opens the health and metrics ports and reads the certificate, so that what is wrong with them is
+// known before anything runs.
+func New(o Options) (*Server, error) {
+	s := &Server{options: o, published: o.Store.Changed(), health: newHealth()}
+	var err error
+	if s.healthAt, err = listen(o.BindAddress, o.HealthPort); err != nil {
+		return nil, fmt.Errorf("health: %w", err)
+	}
+	if s.httpAt, err = listen(o.BindAddress, o.MetricsPort); err != nil {
+		return nil, errors.Join(fmt.Errorf("metrics: %w", err), s.healthAt.Close())
+	}
+	if s.certs, err = o.TLS.load(); err != nil {
+		return nil, errors.Join(err, s.healthAt.Close(), s.httpAt.Close())
+	}
+	s.pools = newListeners(o, s.certs.config, s.health)
+	return s, nil
+}
+
+func listen(address string, port int) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+}
+
+// HealthAddr and MetricsAddr are the addresses of the listeners that New opened.
+func (s *Server) HealthAddr() net.Addr  { return s.healthAt.Addr() }
+func (s *Server) MetricsAddr() net.Addr { return s.httpAt.Addr() }
+
+// NeedLeaderElection tells a manager that every replica serves.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// Start serves until ctx ends, then drains. It returns an error only if a port of its own fails.
+func (s *Server) Start(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	run := func(what string, f func() error) {
+		wg.Go(func() {
+			if err := f(); err != nil {
+				cancel(fmt.Errorf("%s: %w", what, err))
+			}
+		})
+	}
+
+	healthServer := grpc.NewServer(limits()...)
+	healthv1.RegisterHealthServer(healthServer, s.health.service(background))
+	httpServer := s.httpServer()
+	run("health", func() error { return healthServer.Serve(s.healthAt) })
+	run("metrics", func() error {
+		if err := httpServer.Serve(s.httpAt); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	run("certificate", func() error { return s.certs.watch(background) })
+	s.options.Log.Info("Serving health and metrics", "health", s.HealthAddr().String(), "metrics", s.MetricsAddr().String())
+
+	s.pools.follow(ctx, s.published)
+
+	s.health.drain()
+	s.options.Log.Info("Draining", "delay", s.options.Drain.Delay.String(), "timeout", s.options.Drain.Timeout.String())
+	if failure := context.Cause(ctx); errors.Is(failure, context.Canceled) {
+		time.Sleep(s.options.Drain.Delay)
+	}
+	s.pools.stop()
+	stopBackground()
+	healthServer.Stop()
+	_ = httpServer.Close() // its listener is all that could fail to close, and the process is ending
+	wg.Wait()
+	s.options.Log.Info("Stopped")
+	if failure := context.Cause(ctx); !errors.Is(failure, context.Canceled) {
+		return failure
+	}
+	return nil
+}
