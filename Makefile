@@ -1,0 +1,71 @@
+# Everything that is fetched or built beside the product is pinned, in hack/, and kept in .cache/
+# ($HOMING_CACHE elsewhere). docs/development.md has the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+IMAGE ?= homing:$(VERSION)
+PLATFORMS ?= linux/amd64,linux/arm64
+FUZZTIME ?= 30s
+TOOL := hack/tool.sh
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/homing
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/homing ./cmd/homing
+
+.PHONY: image
+image: ## Build a container image (IMAGE=name:tag, PLATFORMS=linux/amd64,linux/arm64 with docker buildx)
+	@hack/image.sh '$(IMAGE)' '$(PLATFORMS)' '$(VERSION)'
+
+.PHONY: clean
+clean: ## Remove what was built (.cache/ too with ALL=1)
+	rm -rf bin $(if $(ALL),.cache)
+
+##@ Test
+
+.PHONY: test
+test: ## Run every test on real parts: units with -race, each benchmark once, data plane, engines
+	@hack/test.sh
+
+.PHONY: test-fast
+test-fast: ## Run the unit tests alone, with -race: seconds, nothing fetched
+	go test -race ./api/... ./cmd/... ./config/... ./pkg/...
+
+.PHONY: bench
+bench: ## Print the benchmarks' tables (BENCH=regexp, COUNT=n)
+	@hack/bench.sh
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target in turn (FUZZTIME=30s each)
+	@hack/fuzz.sh '$(FUZZTIME)'
+
+.PHONY: demo
+demo: ## Show it: real Envoy, four simulated engines, three strategies (ENGINE=vllm, KEEP=1)
+	@go run ./hack/demo $(if $(ENGINE),-engine=$(ENGINE)) $(if $(KEEP),-keep)
+
+##@ Check
+
+.PHONY: lint
+lint: ## Check the code's rules, the import direction among them
+	$(TOOL) golangci-lint run ./...
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(TOOL) golangci-lint fmt ./...
+
+.PHONY: generate
+generate: ## Make the CRD and the deep-copy functions from api/
+	$(TOOL) controller-gen object crd paths=./api/... output:crd:dir=config/crd
+
+.PHONY: verify
+verify: ## Check that generated files, go.mod files and formatting are as they should be
+	@hack/verify.sh

@@ -1,0 +1,29 @@
+#!/bin/bash
+# verify.sh: fails, and shows the difference, where the checkout is not as its own tools would leave it.
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+status=0
+fail() { say "verify: $*"; status=1; }
+
+say "verify: generated files"
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+cp -R api config "$before"
+make --no-print-directory -s generate
+for dir in api config; do
+  diff -ru "$before/$dir" "$dir" || fail "$dir/ was not generated from its sources; it is now"
+done
+
+say "verify: go.mod and go.sum"
+for module in . hack/tools hack/tools/sim; do
+  go mod tidy -C "$module" -diff || fail "$module/go.mod is not tidy"
+done
+
+say "verify: formatting"
+unformatted=$(git ls-files '*.go' | xargs gofmt -l)
+[ -z "$unformatted" ] || fail "not gofmt'd: $unformatted"
+for script in $(git ls-files '*.sh'); do
+  bash -n "$script" || fail "$script does not parse"
+done
+exit $status
