@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/homing-dev/homing/test/proc"
+	"github.com/homing-dev/homing/test/env"
 )
 
 // fieldOwner is who the test's server-side applies are by.
@@ -86,9 +86,7 @@ func (c *Cluster) InstallCRDs(t testing.TB, dirs ...string) {
 		}
 	}
 	for _, crd := range crds {
-		if err := proc.Poll(t.Context(), startup, func(ctx context.Context) error { return c.served(ctx, crd.GetName()) }); err != nil {
-			t.Fatal(err)
-		}
+		Eventually(t, func(ctx context.Context) error { return c.served(ctx, crd.GetName()) })
 	}
 	t.Logf("%d CRDs served in %.1f s", len(crds), time.Since(start).Seconds())
 }
@@ -153,9 +151,5 @@ func InferenceCRDs(t testing.TB) string {
 // HomingCRDs is the folder of Homing's own CRDs.
 func HomingCRDs(t testing.TB) string {
 	t.Helper()
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(root, "config/crd")
+	return filepath.Join(env.Root(), "config/crd")
 }

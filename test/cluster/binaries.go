@@ -5,26 +5,24 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/homing-dev/homing/test/env"
 )
 
 // Binaries are the paths of programs by the names that hack/cluster/ensure.sh gives them.
 type Binaries map[string]string
 
-// Ensure finds or makes programs. A first build takes minutes; make runs the script before the tests, and so
-// does whoever wants to see its progress.
+// Ensure finds or makes programs. A first build takes minutes; the script's progress goes to standard error.
 func Ensure(what ...string) (Binaries, error) {
-	root, err := Root()
-	if err != nil {
-		return nil, err
-	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(filepath.Join(root, "hack/cluster/ensure.sh"), what...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd := exec.Command(filepath.Join(env.Root(), "hack/cluster/ensure.sh"), what...)
+	cmd.Stdout, cmd.Stderr = &stdout, io.MultiWriter(os.Stderr, &stderr)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("hack/cluster/ensure.sh %s: %w\n%s", strings.Join(what, " "), err, &stderr)
 	}
@@ -50,34 +48,12 @@ func ensure(t testing.TB, what ...string) Binaries {
 	return found
 }
 
-// Root is the folder of this checkout, from any of its folders.
-func Root() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "hack/cluster/ensure.sh")); err == nil {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", fmt.Errorf("not inside a checkout: %s", dir)
-		}
-		dir = parent
-	}
-}
-
 // ModuleDir is the folder of a Go module's source. in says whose go.mod gives the version: "." or a module of
 // hack/tools, as a path from the checkout.
 func ModuleDir(t testing.TB, in, module string) string {
 	t.Helper()
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.Command("go", "mod", "download", "-json", module)
-	cmd.Dir = filepath.Join(root, in)
+	cmd.Dir = filepath.Join(env.Root(), in)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("source of %s: %v\n%s", module, err, out)

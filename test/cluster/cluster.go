@@ -7,6 +7,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,11 +25,14 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/homing-dev/homing/test/proc"
+	"github.com/homing-dev/homing/test/env"
 )
 
-// startup is how long a component may take to become ready, on a machine that builds something else meanwhile.
-const startup = 3 * time.Minute
+// patience is how long anything may take on a machine that builds something else meanwhile.
+const patience = 3 * time.Minute
+
+// interval is between two looks at something that is waited for.
+const interval = 20 * time.Millisecond
 
 const (
 	adminToken        = "admin-token"
@@ -42,7 +46,7 @@ type Cluster struct {
 	// Client is the administrator's, for the built-in types, CustomResourceDefinitions and unstructured objects.
 	Client client.Client
 
-	dir        string // keys, certificates, data
+	env        *env.Env
 	kubeconfig string // the administrator's
 }
 
@@ -50,7 +54,7 @@ type Cluster struct {
 func Start(t testing.TB) *Cluster {
 	t.Helper()
 	bin := ensure(t, "etcd", "kube-apiserver")
-	c := &Cluster{dir: t.TempDir()}
+	c := &Cluster{env: env.For(t)}
 	etcd := c.startEtcd(t, bin["etcd"])
 	c.startAPIServer(t, bin["kube-apiserver"], etcd)
 	c.kubeconfig = c.Kubeconfig(t, c.Config)
@@ -71,14 +75,12 @@ func Start(t testing.TB) *Cluster {
 // startEtcd gives the URL for clients.
 func (c *Cluster) startEtcd(t testing.TB, bin string) string {
 	t.Helper()
-	clients := fmt.Sprintf("http://127.0.0.1:%d", proc.FreePort(t))
-	peers := fmt.Sprintf("http://127.0.0.1:%d", proc.FreePort(t))
-	p := proc.Start(t, "etcd", exec.Command(bin, "--data-dir", filepath.Join(c.dir, "etcd"),
+	clients := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	peers := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	c.start(t, "etcd", env.Answers200(http.DefaultClient, clients+"/readyz"), exec.Command(bin, "--data-dir", filepath.Join(c.env.Dir(), "etcd"),
 		"--listen-client-urls", clients, "--advertise-client-urls", clients,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
 		"--unsafe-no-fsync", "--log-level", "warn"))
-	took := p.WaitReady(t, startup, proc.GetOK(http.DefaultClient, clients+"/readyz"))
-	t.Logf("etcd ready in %.1f s", took.Seconds())
 	return clients
 }
 
@@ -96,16 +98,20 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 	signingFile := c.file(t, serviceAccountKey, signing)
 	tokens := c.file(t, "tokens.csv", []byte(adminToken+",admin,admin,system:masters\n")) // token, user, UID, group
 
-	port := proc.FreePort(t)
+	port := freePort(t)
 	c.Config = &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", port),
 		BearerToken:     adminToken,
 		TLSClientConfig: rest.TLSClientConfig{CAData: certificate},
 		QPS:             -1,
 	}
-	p := proc.Start(t, "kube-apiserver", exec.Command(bin, "--etcd-servers", etcd,
+	web, err := rest.HTTPClientFor(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start(t, "kube-apiserver", env.Answers200(web, c.Config.Host+"/readyz"), exec.Command(bin, "--etcd-servers", etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", fmt.Sprint(port),
-		"--tls-cert-file", certFile, "--tls-private-key-file", keyFile, "--cert-dir", c.dir,
+		"--tls-cert-file", certFile, "--tls-private-key-file", keyFile, "--cert-dir", c.env.Dir(),
 		"--authorization-mode", "RBAC", "--token-auth-file", tokens,
 		"--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", signingFile, "--service-account-signing-key-file", signingFile,
@@ -113,18 +119,48 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 		"--endpoint-reconciler-type", "none", // no endpoints for the kubernetes Service: they can't be on loopback
 		"--disable-admission-plugins", "ServiceAccount", // pods are welcome before their ServiceAccount is there
 		"--allow-privileged"))
-	web, err := rest.HTTPClientFor(c.Config)
+}
+
+// start starts a component, waits until it is ready, and says how long that took.
+func (c *Cluster) start(t testing.TB, name string, ready func(context.Context) error, cmd *exec.Cmd) *env.Process {
+	t.Helper()
+	begun := time.Now()
+	p, err := c.env.Start(name, cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := p.WaitReady(t, startup, proc.GetOK(web, c.Config.Host+"/readyz"))
-	t.Logf("kube-apiserver ready in %.1f s", took.Seconds())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Await(ctx, interval, ready); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s ready in %.1f s", name, time.Since(begun).Seconds())
+	return p
+}
+
+// Eventually polls f until it says nil, and fails the test with its last error if that takes minutes.
+func Eventually(t testing.TB, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := env.Poll(ctx, interval, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	port, err := env.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // file writes a file of the cluster and gives its path.
 func (c *Cluster) file(t testing.TB, name string, content []byte) string {
 	t.Helper()
-	path := filepath.Join(c.dir, name)
+	path := filepath.Join(c.env.Dir(), name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/homing-dev/homing/test/proc"
 )
 
 const namespace = `
@@ -85,11 +83,9 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: demo}]
 		t.Fatal(err)
 	}
 	// The authorizer learns of a new binding from its watch.
-	if err := proc.Poll(t.Context(), startup, func(ctx context.Context) error {
+	Eventually(t, func(ctx context.Context) error {
 		return reader.List(ctx, &corev1.PodList{}, client.InNamespace("demo"))
-	}); err != nil {
-		t.Errorf("listing pods, which the role allows: %v", err)
-	}
+	})
 	if err := reader.List(t.Context(), &corev1.SecretList{}, client.InNamespace("demo")); !apierrors.IsForbidden(err) {
 		t.Errorf("listing secrets, which no role allows: %v, want Forbidden", err)
 	}
@@ -114,7 +110,7 @@ func testDeployment(t *testing.T, c *Cluster) {
 	if err := c.Apply(t.Context(), []byte(deployment)); err != nil {
 		t.Fatal(err)
 	}
-	port := proc.FreePort(t)
+	port := freePort(t)
 	served := map[string]bool{}
 	for _, replicas := range []int{3, 5, 2} {
 		scale(t, c, replicas)
@@ -148,7 +144,7 @@ func scale(t *testing.T, c *Cluster, replicas int) {
 func readyAddresses(t *testing.T, c *Cluster, n int) []string {
 	t.Helper()
 	var addresses []string
-	if err := proc.Poll(t.Context(), startup, func(ctx context.Context) error {
+	Eventually(t, func(ctx context.Context) error {
 		var pods corev1.PodList
 		if err := c.Client.List(ctx, &pods, client.InNamespace("demo")); err != nil {
 			return err
@@ -167,9 +163,7 @@ func readyAddresses(t *testing.T, c *Cluster, n int) []string {
 			return fmt.Errorf("%d pods, Ready at %v; want %d", len(pods.Items), addresses, n)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return addresses
 }
 

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/homing-dev/homing/test/proc"
+	"github.com/homing-dev/homing/test/env"
 )
 
 // PodsOnLoopback gives pods addresses from 127.1.0.2 on.
@@ -33,7 +33,7 @@ func (c *Cluster) RunPods(t testing.TB, cidr string) {
 		controllers += ",-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
 	}
 	c.startKubeComponent(t, bin, "kube-controller-manager", "--controllers", controllers,
-		"--service-account-private-key-file", filepath.Join(c.dir, serviceAccountKey),
+		"--service-account-private-key-file", filepath.Join(c.env.Dir(), serviceAccountKey),
 		"--kube-api-qps", "200", "--kube-api-burst", "400")
 	c.startKubeComponent(t, bin, "kube-scheduler", "--kube-api-qps", "200", "--kube-api-burst", "400")
 	c.startKwok(t, bin["kwok"], cidr)
@@ -42,21 +42,19 @@ func (c *Cluster) RunPods(t testing.TB, cidr string) {
 // startKubeComponent starts the controller manager or the scheduler: what both want, and args.
 func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, args ...string) {
 	t.Helper()
-	port := proc.FreePort(t)
+	port := freePort(t)
 	args = append([]string{"--kubeconfig", c.kubeconfig, "--leader-elect=false", "--authentication-skip-lookup",
 		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(port), "--cert-dir", t.TempDir()}, args...)
-	p := proc.Start(t, name, exec.Command(bin[name], args...))
 	web, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) // self-signed
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := p.WaitReady(t, startup, proc.GetOK(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)))
-	t.Logf("%s ready in %.1f s", name, took.Seconds())
+	c.start(t, name, env.Answers200(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)), exec.Command(bin[name], args...))
 }
 
 func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
 	t.Helper()
-	address := fmt.Sprintf("127.0.0.1:%d", proc.FreePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	args := []string{"--kubeconfig", c.kubeconfig, "--manage-all-nodes", "--cidr", cidr, "--node-ip", "127.0.0.1",
 		"--server-address", address}
 	stages := filepath.Join(ModuleDir(t, "hack/tools/kwok", "sigs.k8s.io/kwok"), "kustomize/stage")
@@ -64,9 +62,7 @@ func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
 		"pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
 		args = append(args, "--config", filepath.Join(stages, stage+".yaml"))
 	}
-	p := proc.Start(t, "kwok", exec.Command(bin, args...))
-	took := p.WaitReady(t, startup, proc.GetOK(http.DefaultClient, "http://"+address+"/healthz"))
-	t.Logf("kwok ready in %.1f s", took.Seconds())
+	c.start(t, "kwok", env.Answers200(http.DefaultClient, "http://"+address+"/healthz"), exec.Command(bin, args...))
 }
 
 // AddNode adds a node for pods to be scheduled on. kwok makes it Ready.

@@ -3,6 +3,7 @@ package env
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,7 +98,7 @@ func (e *Env) engines(ctx context.Context, kind string, n int, command func(port
 	var ready sync.WaitGroup
 	for i, engine := range engines {
 		ready.Go(func() {
-			errs[i] = engine.await(ctx, 200*time.Millisecond, answers200(engine.URL+"/health"))
+			errs[i] = engine.Await(ctx, 200*time.Millisecond, Answers200(http.DefaultClient, engine.URL+"/health"))
 			if errs[i] == nil {
 				e.say("%s: ready after %.0f s", engine.Name, time.Since(begun).Seconds())
 			} else {

@@ -41,7 +41,7 @@ func TestAwaitTellsWhyAProcessEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.await(t.Context(), time.Millisecond, func(context.Context) error { return net.ErrClosed })
+	err = p.Await(t.Context(), time.Millisecond, func(context.Context) error { return net.ErrClosed })
 	if err == nil || !strings.Contains(err.Error(), "no such model") || !strings.Contains(err.Error(), "exit status 7") {
 		t.Errorf("await said %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,7 +72,7 @@ func (e *Env) Envoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return envoy, envoy.await(ctx, 50*time.Millisecond, answers200(envoy.Admin+"/ready"))
+	return envoy, envoy.Await(ctx, 50*time.Millisecond, Answers200(http.DefaultClient, envoy.Admin+"/ready"))
 }
 
 // EnvoyConfig is an Envoy configuration as plain JSON values. Its methods panic where the part they

@@ -48,7 +48,7 @@ func (e *Env) Homing(ctx context.Context, files *Files, args ...string) (*Homing
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return h, h.await(ctx, 50*time.Millisecond, h.serving)
+	return h, h.Await(ctx, 50*time.Millisecond, h.serving)
 }
 
 // Metrics reads Homing's metrics.

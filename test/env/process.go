@@ -2,8 +2,8 @@ package env
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -110,26 +110,45 @@ func (p *Process) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// await polls ready each interval until it says nil. It fails when ctx ends, with ready's last error,
+// Await polls ready each interval until it says nil. It fails when ctx ends, with ready's last error,
 // or when the process does, with the end of its output.
-func (p *Process) await(ctx context.Context, interval time.Duration, ready func(context.Context) error) error {
+func (p *Process) Await(ctx context.Context, interval time.Duration, ready func(context.Context) error) error {
+	err := poll(ctx, interval, p.done, ready)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errEnded):
+		return fmt.Errorf("%s ended early: %w\n%s", p.Name, p.err, p.Tail(20))
+	default:
+		return fmt.Errorf("%s is not ready: %w\n%s", p.Name, err, p.Tail(20))
+	}
+}
+
+// Poll calls ready each interval until it says nil. It fails when ctx ends, with ready's last error.
+func Poll(ctx context.Context, interval time.Duration, ready func(context.Context) error) error {
+	return poll(ctx, interval, nil, ready)
+}
+
+var errEnded = errors.New("the process has ended")
+
+func poll(ctx context.Context, interval time.Duration, ended <-chan struct{}, ready func(context.Context) error) error {
 	for {
 		err := ready(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("%s ended early: %w\n%s", p.Name, p.err, p.Tail(20))
+		case <-ended:
+			return errEnded
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (%w)\n%s", p.Name, err, ctx.Err(), p.Tail(20))
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
 		case <-time.After(interval):
 		}
 	}
 }
 
-// answers200 says nil once a GET of the URL is answered with 200.
-func answers200(url string) func(context.Context) error {
+// Answers200 says nil once a GET of the URL is answered with 200.
+func Answers200(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -137,7 +156,7 @@ func answers200(url string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			return err
 		}
@@ -147,28 +166,4 @@ func answers200(url string) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// FreePort is a TCP port of 127.0.0.1 that was free a moment ago.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// FreePorts is n different free ports.
-func FreePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // only now, so that all differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
