@@ -38,10 +38,6 @@ type Envoy struct {
 // Envoy starts the pinned Envoy with the configuration that config/envoy ships, on free ports, and waits
 // until it serves.
 func (e *Env) Envoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
-	binary, err := e.script(ctx, "envoy/envoy.sh")
-	if err != nil {
-		return nil, err
-	}
 	config, err := ReadEnvoyConfig(filepath.Join(Root(), "config/envoy/envoy.yaml"))
 	if err != nil {
 		return nil, err
@@ -65,15 +61,30 @@ func (e *Env) Envoy(ctx context.Context, o EnvoyOptions) (*Envoy, error) {
 	if o.Concurrency == 0 {
 		o.Concurrency = 2
 	}
-	envoy.Process, err = e.Start("envoy", exec.Command(binary, "-c", file, "--use-dynamic-base-id",
-		"--concurrency", strconv.Itoa(o.Concurrency), "--log-level", "warning", "--file-flush-interval-msec", "50"))
+	envoy.Process, err = e.StartEnvoy(ctx, envoy.Admin, "-c", file, "--concurrency", strconv.Itoa(o.Concurrency))
+	return envoy, err
+}
+
+// StartEnvoy starts the pinned Envoy with arguments that name its configuration, and waits until it serves,
+// as its admin interface at http://ip:port says.
+func (e *Env) StartEnvoy(ctx context.Context, admin string, args ...string) (*Process, error) {
+	binary, err := e.EnvoyBinary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.Start("envoy", exec.Command(binary, append([]string{
+		"--use-dynamic-base-id", "--log-level", "warning", "--file-flush-interval-msec", "50",
+	}, args...)...))
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return envoy, envoy.Await(ctx, 50*time.Millisecond, Answers200(http.DefaultClient, envoy.Admin+"/ready"))
+	return p, p.Await(ctx, 50*time.Millisecond, Answers200(http.DefaultClient, admin+"/ready"))
 }
+
+// EnvoyBinary is the path of the pinned Envoy, which it fetches if need be.
+func (e *Env) EnvoyBinary(ctx context.Context) (string, error) { return e.script(ctx, "envoy/envoy.sh") }
 
 // EnvoyConfig is an Envoy configuration as plain JSON values. Its methods panic where the part they
 // name is missing.

@@ -42,6 +42,7 @@ func (e *Env) Homing(ctx context.Context, files *Files, args ...string) (*Homing
 	h.Process, err = e.Start("homing", exec.Command(binary, append([]string{
 		"serve", "--standalone", files.Dir, "--bind-address", "127.0.0.1", "--secure-serving=false",
 		"--grpc-health-port", strconv.Itoa(ports[0]), "--metrics-port", strconv.Itoa(ports[1]),
+		"--drain-delay", "0s", // nobody balances load here
 	}, args...)...))
 	if err != nil {
 		return nil, err
@@ -108,6 +109,7 @@ type Policy struct {
 	PrefixLength         int
 	ConcurrencyThreshold int
 	Saturation           string
+	FallbackHeader       bool
 }
 
 // Files makes an empty folder for a standalone Homing.
@@ -160,6 +162,7 @@ spec:
 		{"prefixLength", p.PrefixLength, p.PrefixLength == 0},
 		{"concurrencyThreshold", p.ConcurrencyThreshold, p.ConcurrencyThreshold == 0},
 		{"saturation", p.Saturation, p.Saturation == ""},
+		{"fallbackHeader", p.FallbackHeader, !p.FallbackHeader},
 	} {
 		if !field.unset {
 			fmt.Fprintf(&b, "  %s: %v\n", field.name, field.value)
