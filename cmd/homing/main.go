@@ -8,13 +8,19 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first signal drains, a second one ends the process at once
+	context.AfterFunc(ctx, func() {
+		// The first signal drains, a second one ends the process at once. One that follows on its heels
+		// is the same one: wrappers such as timeout and make deliver it twice.
+		time.Sleep(time.Second)
+		stop()
+	})
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"syscall"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,9 +67,12 @@ type source interface{ Start(context.Context) error }
 func serve(ctx context.Context, f *flags, log logr.Logger) error {
 	registry := newRegistry()
 	store := endpoint.NewStore()
-	register := services(store, registry, f.maxInspectBytes, log)
+	pools, err := newSource(f, store, registry, log)
+	if err != nil {
+		return err
+	}
 	srv, err := server.New(server.Options{
-		Store: store, Register: register,
+		Store: store, Register: services(store, registry, f.maxInspectBytes, log),
 		BindAddress: f.address, HealthPort: f.healthPort, MetricsPort: f.metricsPort,
 		TLS:        server.TLSOptions{Plaintext: !f.secure, CertPath: f.certPath},
 		Drain:      f.drain,
@@ -78,10 +82,9 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 		Profiling: f.pprof,
 		Log:       log,
 	})
-	if err != nil {
-		return err
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; free the port, or choose others with --grpc-health-port and --metrics-port", err)
 	}
-	pools, err := newSource(f, store, registry, log)
 	if err != nil {
 		return err
 	}

@@ -188,7 +188,7 @@ func (in *Input) claimPort(p *inferencev1.InferencePool, name endpoint.PoolName,
 		return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d is Homing's own, for %s", port, what), field}
 	}
 	if owner, taken := owners[port]; taken {
-		return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d is taken by the older pool %s", port, owner), field}
+		return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d is already that of pool %s", port, owner), field}
 	}
 	owners[port] = name
 	return port, nil
@@ -210,7 +210,7 @@ func attach(p *v1alpha1.PrefixRoutingPolicy, target endpoint.PoolName, pool *poo
 	case refused != nil:
 		status.Refused = refused
 	case pool.From != "":
-		status.Refused = &Problem{string(gatewayv1.PolicyReasonConflicted), "the older policy " + pool.From + " applies to pool " + target.String(), "spec.targetRef.name"}
+		status.Refused = &Problem{string(gatewayv1.PolicyReasonConflicted), "policy " + pool.From + " already applies to pool " + target.String(), "spec.targetRef.name"}
 	default:
 		pool.From, pool.Policy, pool.Nodes = p.Name, chosen.policy, nodes
 		status.Refused = pool.unserved

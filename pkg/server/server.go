@@ -95,14 +95,18 @@ func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends, then drains. It returns an error only if a port of its own fails.
 func (s *Server) Start(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	log, drain := s.options.Log, s.options.Drain
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	failures := make(chan error, 3) // one for each run
 	var wg sync.WaitGroup
 	run := func(what string, f func() error) {
 		wg.Go(func() {
 			if err := f(); err != nil {
-				cancel(fmt.Errorf("%s: %w", what, err))
+				failures <- fmt.Errorf("%s: %w", what, err)
+				cancel()
 			}
 		})
 	}
@@ -118,23 +122,24 @@ func (s *Server) Start(ctx context.Context) error {
 		return nil
 	})
 	run("certificate", func() error { return s.certs.watch(background) })
-	s.options.Log.Info("Serving health and metrics", "health", s.HealthAddr().String(), "metrics", s.MetricsAddr().String())
+	log.Info("Serving health and metrics", "health", s.HealthAddr().String(), "metrics", s.MetricsAddr().String())
 
 	s.pools.follow(ctx, s.published)
 
 	s.health.drain()
-	s.options.Log.Info("Draining", "delay", s.options.Drain.Delay.String(), "timeout", s.options.Drain.Timeout.String())
-	if failure := context.Cause(ctx); errors.Is(failure, context.Canceled) {
-		time.Sleep(s.options.Drain.Delay)
+	var failure error
+	select {
+	case failure = <-failures:
+		log.Info("Draining, because of a failure", "timeout", drain.Timeout.String())
+	default:
+		log.Info("Draining", "delay", drain.Delay.String(), "timeout", drain.Timeout.String())
+		time.Sleep(drain.Delay)
 	}
 	s.pools.stop()
 	stopBackground()
 	healthServer.Stop()
 	_ = httpServer.Close() // its listener is all that could fail to close, and the process is ending
 	wg.Wait()
-	s.options.Log.Info("Stopped")
-	if failure := context.Cause(ctx); !errors.Is(failure, context.Canceled) {
-		return failure
-	}
-	return nil
+	log.Info("Stopped")
+	return failure
 }

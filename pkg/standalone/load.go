@@ -83,7 +83,7 @@ func (c *config) add(doc *document) {
 	kind, _ := doc.object["kind"].(string)
 	rules := c.rules[schema.Key(apiVersion, kind)]
 	if rules == nil {
-		c.errs = append(c.errs, doc.at("kind", fmt.Sprintf("%q (%s) is not known here; want one of %v", kind, apiVersion, c.rules.Kinds())))
+		c.errs = append(c.errs, doc.at("", fmt.Sprintf("kind %q of apiVersion %q is not read here; want %s", kind, apiVersion, c.rules.Kinds())))
 		return
 	}
 	if wrong := rules.Check(doc.object); len(wrong) > 0 {

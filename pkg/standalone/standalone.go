@@ -74,33 +74,32 @@ func New(o Options) (*Follower, error) {
 func (f *Follower) Start(ctx context.Context) error {
 	f.publish(f.first)
 	f.first = nil
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		f.options.Log.Error(err, "Changes of the directory are not announced; reading it every so often", "interval", pollInterval.String())
-		watcher = &fsnotify.Watcher{}
+	// Without announcements the channels stay nil, and polling is all there is.
+	var events <-chan fsnotify.Event
+	var overflows <-chan error
+	watch := func() {}
+	if watcher, err := fsnotify.NewWatcher(); err != nil {
+		f.options.Log.Error(err, "Changes of files are not announced; reading them every so often", "interval", pollInterval.String())
 	} else {
-		defer watcher.Close() //nolint:errcheck // nothing to lose
-	}
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
-	quiet := time.NewTimer(settle)
-	defer quiet.Stop()
-	watch := func() {
-		if err == nil {
-			// Again and again: the directory may have been replaced. Polling covers a failure.
-			_ = watcher.Add(f.options.Dir)
-		}
+		defer watcher.Close() //nolint:errcheck // nothing is lost
+		events, overflows = watcher.Events, watcher.Errors
+		// Again and again, because the directory may have been replaced; polling covers a failure.
+		watch = func() { _ = watcher.Add(f.options.Dir) }
 	}
 	watch()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	quiet := time.NewTimer(settle) // what changed between New and watch
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case event := <-watcher.Events:
+		case event := <-events:
 			if !event.Has(fsnotify.Chmod) {
 				quiet.Reset(settle)
 			}
-		case <-watcher.Errors: // an overflow, say: read what there is
+		case <-overflows:
 			quiet.Reset(settle)
 		case <-quiet.C:
 			f.reload()

@@ -97,14 +97,14 @@ func (set Set) add(source []byte) error {
 func Key(apiVersion, kind string) string { return apiVersion + ", " + kind }
 
 // Kinds lists the kinds of a set, for people to read.
-func (set Set) Kinds() []string {
+func (set Set) Kinds() string {
 	kinds := make([]string, 0, len(set))
 	for key := range set {
 		apiVersion, kind, _ := strings.Cut(key, ", ")
 		kinds = append(kinds, kind+" ("+apiVersion+")")
 	}
 	slices.Sort(kinds)
-	return kinds
+	return strings.Join(kinds, ", ")
 }
 
 // Check says all that is wrong with an object, in no order, and fills in its namespace and defaults in
