@@ -1,0 +1,451 @@
+package prompt
+
+import "github.com/zeebo/xxh3"
+
+// context is a container that the reader is in.
+type context uint8
+
+const (
+	inNothing  context = iota // a container that is passed over
+	inAnything                // a container whose tokens are hashed
+	inRoot
+	inMessage
+	inPart
+	inMedia
+	inCall
+	inFunction
+	inTool
+	inToolFunction
+	// arrays
+	inMessages
+	inParts
+	inCalls
+	inTools
+	inPrompts
+	inTokenIDs
+)
+
+// maxContexts is the depth of: root, messages, message, parts, part, its parts, part, media.
+const maxContexts = 8
+
+func (c context) array() bool { return c >= inMessages }
+
+// slot is what the next value is for.
+type slot uint8
+
+const (
+	noSlot slot = iota
+	// of the body
+	slotModel
+	slotCacheSalt
+	slotCacheKey
+	slotTools
+	slotFunctions
+	slotMessages
+	slotItems  // Responses' input
+	slotFront  // Anthropic's system, Responses' instructions
+	slotPrompt // of completions and embeddings
+	// of arrays
+	slotMessage
+	slotPart
+	slotCall
+	slotTool
+	slotTokenID
+	slotTokenIDs
+	// of messages and their parts
+	slotRole
+	slotType
+	slotContent
+	slotCalls
+	slotFunction
+	slotName
+	slotArguments
+	slotPayload // of a custom tool call
+	slotText
+	slotResult
+	slotMedia
+	slotMediaID
+	// of tools
+	slotToolFunction
+	slotToolType
+	slotToolMember
+)
+
+// sink is where the inside of a string goes.
+type sink uint8
+
+const (
+	noSink sink = iota
+	toText
+	toWord
+	toDigest
+	toMedia
+	toTokens
+	toPayload
+)
+
+// member says what the member called b.word is for, and forgets what an earlier one of that name said: of
+// equal names the last one counts.
+func (b *body) member(in context) slot {
+	switch in {
+	case inRoot:
+		return b.rootMember()
+	case inMessage:
+		return b.messageMember()
+	case inPart:
+		return b.partMember()
+	case inMedia:
+		switch string(b.word) {
+		case "url", "data", "file_data", "file_id", "file_url":
+			return slotMedia
+		}
+	case inCall:
+		if string(b.word) == "function" {
+			b.call = call{}
+			return slotFunction
+		}
+	case inFunction:
+		switch string(b.word) {
+		case "name":
+			b.call.name = 0
+			return slotName
+		case "arguments":
+			b.call.arguments = 0
+			return slotArguments
+		}
+	case inTool, inToolFunction:
+		return b.toolMember(in)
+	}
+	return noSlot
+}
+
+func (b *body) rootMember() slot {
+	switch string(b.word) {
+	case "model":
+		b.model = 0
+		return slotModel
+	case "cache_salt":
+		b.cacheSalt = 0
+		return slotCacheSalt
+	case "prompt_cache_key":
+		b.cacheKey = 0
+		return slotCacheKey
+	}
+	switch d := b.dialect; string(b.word) {
+	case "tools":
+		if d == Chat || d == Responses || d == Messages {
+			b.tools = 0
+			return slotTools
+		}
+	case "functions":
+		if d == Chat {
+			b.functions = 0
+			return slotFunctions
+		}
+	case "messages":
+		if d == Chat || d == Messages || d == Embeddings {
+			b.restart(&b.main)
+			return slotMessages
+		}
+	case "input":
+		switch d {
+		case Responses:
+			b.restart(&b.main)
+			return slotItems
+		case Embeddings:
+			b.restart(&b.main)
+			return slotPrompt
+		}
+	case "prompt":
+		if d == Completions {
+			b.restart(&b.main)
+			return slotPrompt
+		}
+	case "system", "instructions":
+		if d == Messages && b.word[0] == 's' || d == Responses && b.word[0] == 'i' {
+			b.restart(&b.front)
+			return slotFront
+		}
+	}
+	return noSlot
+}
+
+func (b *body) messageMember() slot {
+	switch string(b.word) {
+	case "role":
+		b.msg.role = 0
+		return slotRole
+	case "type":
+		b.msg.kind = kindNone
+		return slotType
+	case "content", "output":
+		b.clearContent()
+		return slotContent
+	case "tool_calls":
+		b.msg.tools = 0
+		return slotCalls
+	case "function_call":
+		b.call = call{}
+		return slotFunction
+	}
+	if b.dialect != Responses {
+		return noSlot
+	}
+	switch string(b.word) {
+	case "name":
+		b.call.name = 0
+		return slotName
+	case "arguments":
+		b.call.arguments = 0
+		return slotArguments
+	case "input":
+		b.call.arguments = 0
+		return slotPayload
+	}
+	return noSlot
+}
+
+func (b *body) partMember() slot {
+	p := &b.parts[b.level]
+	switch string(b.word) {
+	case "type":
+		p.kind = kindNone
+		return slotType
+	case "thinking":
+		if b.dialect == Messages { // reasoning, which templates drop from history
+			return noSlot
+		}
+		fallthrough
+	case "text", "refusal":
+		b.undo(p.before)
+		return slotText
+	case "uuid":
+		p.mediaID = 0
+		return slotMediaID
+	case "image_url", "video_url", "audio_url", "input_audio", "file", "source",
+		"data", "file_data", "file_id", "file_url", "image_embeds", "audio_embeds", "video_embeds":
+		p.media = 0
+		return slotMedia
+	}
+	if b.dialect != Messages || b.level > 0 {
+		return noSlot
+	}
+	switch string(b.word) {
+	case "name":
+		b.call.name = 0
+		return slotName
+	case "input":
+		b.call.arguments = 0
+		return slotArguments
+	case "content":
+		b.undo(p.before)
+		p.result, p.images = false, false
+		return slotResult
+	}
+	return noSlot
+}
+
+// element says what the next value of an array is for.
+func (b *body) element(in context) slot {
+	switch in {
+	case inMessages:
+		return slotMessage
+	case inParts:
+		return slotPart
+	case inCalls:
+		return slotCall
+	case inTools:
+		return slotTool
+	case inTokenIDs:
+		return slotTokenID
+	case inPrompts:
+		if !b.first { // of several prompts, the first is the key
+			return noSlot
+		}
+		return slotTokenIDs
+	}
+	return noSlot
+}
+
+// passed says whether the rest of the array that the reader is in can be passed over.
+func (b *body) passed() bool {
+	switch b.stack[b.depth-1] {
+	case inMessages, inTokenIDs, inPrompts:
+		return b.main.full()
+	}
+	return false
+}
+
+// openString says where the inside of a string goes.
+func (b *body) openString() sink {
+	switch b.slot {
+	case slotModel, slotCacheSalt, slotCacheKey, slotName, slotMediaID:
+		b.digest.reset()
+		return toDigest
+	case slotToolMember:
+		b.digest.reset()
+		b.digest.add([]byte{tokenQuote}) // an empty string is not a missing one
+		return toDigest
+	case slotRole, slotType, slotToolType:
+		b.word = b.word[:0]
+		return toWord
+	case slotMedia:
+		b.media.reset()
+		return toMedia
+	case slotArguments:
+		b.tokens.reset()
+		return toTokens
+	case slotPayload:
+		b.tokens.reset()
+		b.tokens.add([]byte(`{"input":"`)) // as engines show it to a template
+		return toPayload
+	}
+	if !b.openText() || b.dst.full() {
+		return noSink
+	}
+	return toText
+}
+
+// endString takes what a string was, after openString.
+func (b *body) endString() {
+	switch b.slot {
+	case slotModel:
+		b.model = b.digest.sum()
+	case slotCacheSalt:
+		b.cacheSalt = b.digest.sum()
+	case slotCacheKey:
+		b.cacheKey = b.digest.sum()
+	case slotName:
+		b.call.name = b.digest.sum()
+	case slotMediaID:
+		b.parts[b.level].mediaID = b.digest.sum()
+	case slotToolMember:
+		b.setToolMember(b.digest.sum())
+	case slotRole:
+		b.msg.role = roleOf(b.word)
+	case slotType:
+		b.setKind(kindOf(b.word))
+	case slotToolType:
+		b.tool.setType(b.word, b.dialect)
+	case slotMedia:
+		b.parts[b.level].media = b.media.sum()
+	case slotArguments:
+		b.call.arguments = b.tokens.arguments()
+	case slotPayload:
+		b.tokens.str = false
+		b.tokens.put([]byte{tokenUnquote, '}'})
+		b.call.arguments = b.tokens.arguments()
+	case slotItems, slotFront, slotPrompt, slotTokenIDs, slotContent, slotPart, slotText, slotResult:
+		b.endText()
+	}
+}
+
+// openContainer says how an array or object is read.
+func (b *body) openContainer(array bool) context {
+	if array {
+		return b.openArray()
+	}
+	switch b.slot {
+	case slotMessage:
+		b.startMessage(&b.main, message{})
+		return inMessage
+	case slotPart:
+		b.startPart()
+		return inPart
+	case slotMedia:
+		if b.stack[b.depth-1] == inPart {
+			return inMedia
+		}
+	case slotCall:
+		b.call = call{}
+		return inCall
+	case slotFunction:
+		return inFunction
+	case slotTool:
+		b.tool = tool{}
+		return inTool
+	case slotToolFunction:
+		return inToolFunction
+	case slotToolMember, slotArguments:
+		return inAnything
+	}
+	return inNothing
+}
+
+func (b *body) openArray() context {
+	switch b.slot {
+	case slotMessages, slotItems:
+		b.prev = message{mark: -1}
+		return inMessages
+	case slotFront:
+		b.startMessage(&b.front, message{role: roleSystem})
+		return inParts
+	case slotPrompt:
+		b.startMessage(&b.main, message{bare: true})
+		b.first = true
+		return inPrompts
+	case slotTokenIDs:
+		b.first = false
+		return inTokenIDs
+	case slotContent:
+		b.msg.content = true
+		return inParts
+	case slotResult:
+		b.startResult()
+		return inParts
+	case slotCalls:
+		return inCalls
+	case slotTools, slotFunctions:
+		b.legacy = b.slot == slotFunctions
+		return inTools
+	case slotToolMember, slotArguments:
+		return inAnything
+	}
+	return inNothing
+}
+
+// leave ends a container.
+func (b *body) leave(in context) {
+	switch in {
+	case inMessage:
+		b.endMessage()
+	case inPart:
+		b.endPart()
+	case inParts:
+		b.level = 0
+	case inCall:
+		b.msg.addCall(b.call)
+	case inFunction:
+		if b.stack[b.depth-1] == inMessage {
+			b.msg.addCall(b.call)
+		}
+	case inTool:
+		b.endTool()
+	}
+}
+
+// endTokens takes the tokens of an array or object.
+func (b *body) endTokens() {
+	switch b.slot {
+	case slotArguments:
+		b.call.arguments = b.tokens.arguments()
+	case slotToolMember:
+		b.setToolMember(b.tokens.sum())
+	}
+}
+
+// endScalar takes a number or literal.
+func (b *body) endScalar() {
+	null := b.word[0] == 'n'
+	switch b.slot {
+	case slotTokenID, slotTokenIDs:
+		if !null {
+			b.main.token(tokenID(b.word))
+			b.checkText()
+		}
+	case slotToolMember:
+		if !null {
+			b.setToolMember(xxh3.Hash(b.word))
+		}
+	}
+}
