@@ -130,7 +130,8 @@ type poolMetrics struct {
 	releases        prometheus.Counter
 	streams         [len(endNames)][len(phaseNames)]prometheus.Counter
 	refusals        []prometheus.Counter // by row of the refusals table
-	bodies          *prometheus.CounterVec
+	dialects        []prometheus.Counter // bodies read in their dialect, by prompt.Dialect
+	raw             []prometheus.Counter // bodies read as raw, by prompt.RawReason
 	servedElsewhere prometheus.Counter
 	earlyAtRequest  prometheus.Counter
 	earlyAtResponse prometheus.Counter
@@ -156,13 +157,14 @@ func (m *Metrics) resolve(name endpoint.PoolName, pool *endpoint.Pool) *poolMetr
 	p := &poolMetrics{
 		pool:            pool,
 		releases:        of(m.releases),
-		bodies:          m.bodies.MustCurryWith(labels),
 		servedElsewhere: of(m.servedElsewhere),
 		earlyAtRequest:  of(m.closedEarly, "request"),
 		earlyAtResponse: of(m.closedEarly, "response_headers"),
 		withoutBody:     of(m.withoutBody),
 		sinceFirst:      m.sinceFirst.With(labels),
 		sinceKey:        m.sinceKey.With(labels),
+		dialects:        make([]prometheus.Counter, len(prompt.Dialects())),
+		raw:             make([]prometheus.Counter, 1+len(prompt.RawReasons())),
 	}
 	for e, end := range endNames {
 		for i, phase := range phaseNames {
@@ -171,6 +173,14 @@ func (m *Metrics) resolve(name endpoint.PoolName, pool *endpoint.Pool) *poolMetr
 	}
 	for i := range refusals {
 		p.refusals = append(p.refusals, of(m.refusals, refusals[i].reason))
+	}
+	for _, d := range prompt.Dialects() {
+		if d != prompt.Raw {
+			p.dialects[d] = of(m.bodies, d.String(), prompt.NotRaw.String())
+		}
+	}
+	for _, r := range prompt.RawReasons() {
+		p.raw[r] = of(m.bodies, prompt.Raw.String(), r.String())
 	}
 	if pool != nil {
 		for _, o := range picker.Outcomes() {
@@ -181,6 +191,10 @@ func (m *Metrics) resolve(name endpoint.PoolName, pool *endpoint.Pool) *poolMetr
 }
 
 // body counts a request body that was read.
-func (p *poolMetrics) body(r prompt.Prompt) {
-	p.bodies.WithLabelValues(fmt.Sprint(r.Dialect), fmt.Sprint(r.RawReason)).Inc()
+func (p *poolMetrics) body(r *prompt.Prompt) {
+	if r.RawReason == prompt.NotRaw {
+		p.dialects[r.Dialect].Inc()
+	} else {
+		p.raw[r.RawReason].Inc()
+	}
 }

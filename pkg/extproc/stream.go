@@ -244,7 +244,7 @@ func (st *stream) requestTrailers() error {
 func (st *stream) key() picker.Request {
 	st.reader.Close()
 	p := st.reader.Prompt()
-	st.metrics.body(p)
+	st.metrics.body(&p)
 	if !p.HasText {
 		return st.request.keyOf(p.CacheKey)
 	}
