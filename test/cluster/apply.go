@@ -86,7 +86,7 @@ func (c *Cluster) InstallCRDs(t testing.TB, dirs ...string) {
 		}
 	}
 	for _, crd := range crds {
-		Eventually(t, func(ctx context.Context) error { return c.served(ctx, crd.GetName()) })
+		env.Eventually(t, func(ctx context.Context) error { return c.served(ctx, crd.GetName()) })
 	}
 	t.Logf("%d CRDs served in %.1f s", len(crds), time.Since(start).Seconds())
 }

@@ -7,7 +7,6 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,12 +25,6 @@ import (
 
 	"github.com/homing-dev/homing/test/env"
 )
-
-// patience is how long anything may take on a machine that builds something else meanwhile.
-const patience = 3 * time.Minute
-
-// interval is between two looks at something that is waited for.
-const interval = 20 * time.Millisecond
 
 const (
 	adminToken        = "admin-token"
@@ -77,10 +69,10 @@ func (c *Cluster) startEtcd(t testing.TB, bin string) string {
 	t.Helper()
 	clients := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 	peers := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-	c.start(t, "etcd", env.Answers200(http.DefaultClient, clients+"/readyz"), exec.Command(bin, "--data-dir", filepath.Join(c.env.Dir(), "etcd"),
+	c.env.StartReady(t, "etcd", exec.Command(bin, "--data-dir", filepath.Join(c.env.Dir(), "etcd"),
 		"--listen-client-urls", clients, "--advertise-client-urls", clients,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
-		"--unsafe-no-fsync", "--log-level", "warn"))
+		"--unsafe-no-fsync", "--log-level", "warn"), env.Answers200(http.DefaultClient, clients+"/readyz"))
 	return clients
 }
 
@@ -109,7 +101,7 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.start(t, "kube-apiserver", env.Answers200(web, c.Config.Host+"/readyz"), exec.Command(bin, "--etcd-servers", etcd,
+	c.env.StartReady(t, "kube-apiserver", exec.Command(bin, "--etcd-servers", etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", fmt.Sprint(port),
 		"--tls-cert-file", certFile, "--tls-private-key-file", keyFile, "--cert-dir", c.env.Dir(),
 		"--authorization-mode", "RBAC", "--token-auth-file", tokens,
@@ -118,34 +110,7 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 		"--service-cluster-ip-range", "198.19.0.0/16", // of the block for benchmarks (RFC 2544): nobody's
 		"--endpoint-reconciler-type", "none", // no endpoints for the kubernetes Service: they can't be on loopback
 		"--disable-admission-plugins", "ServiceAccount", // pods are welcome before their ServiceAccount is there
-		"--allow-privileged"))
-}
-
-// start starts a component, waits until it is ready, and says how long that took.
-func (c *Cluster) start(t testing.TB, name string, ready func(context.Context) error, cmd *exec.Cmd) *env.Process {
-	t.Helper()
-	begun := time.Now()
-	p, err := c.env.Start(name, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.Await(ctx, interval, ready); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%s ready in %.1f s", name, time.Since(begun).Seconds())
-	return p
-}
-
-// Eventually polls f until it says nil, and fails the test with its last error if that takes minutes.
-func Eventually(t testing.TB, f func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := env.Poll(ctx, interval, f); err != nil {
-		t.Fatal(err)
-	}
+		"--allow-privileged"), env.Answers200(web, c.Config.Host+"/readyz"))
 }
 
 func freePort(t testing.TB) int {

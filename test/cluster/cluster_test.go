@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/homing-dev/homing/test/env"
 )
 
 const namespace = `
@@ -83,7 +85,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: demo}]
 		t.Fatal(err)
 	}
 	// The authorizer learns of a new binding from its watch.
-	Eventually(t, func(ctx context.Context) error {
+	env.Eventually(t, func(ctx context.Context) error {
 		return reader.List(ctx, &corev1.PodList{}, client.InNamespace("demo"))
 	})
 	if err := reader.List(t.Context(), &corev1.SecretList{}, client.InNamespace("demo")); !apierrors.IsForbidden(err) {
@@ -144,7 +146,7 @@ func scale(t *testing.T, c *Cluster, replicas int) {
 func readyAddresses(t *testing.T, c *Cluster, n int) []string {
 	t.Helper()
 	var addresses []string
-	Eventually(t, func(ctx context.Context) error {
+	env.Eventually(t, func(ctx context.Context) error {
 		var pods corev1.PodList
 		if err := c.Client.List(ctx, &pods, client.InNamespace("demo")); err != nil {
 			return err

@@ -49,7 +49,7 @@ func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, ar
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.start(t, name, env.Answers200(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)), exec.Command(bin[name], args...))
+	c.env.StartReady(t, name, exec.Command(bin[name], args...), env.Answers200(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)))
 }
 
 func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
@@ -62,7 +62,7 @@ func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
 		"pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
 		args = append(args, "--config", filepath.Join(stages, stage+".yaml"))
 	}
-	c.start(t, "kwok", env.Answers200(http.DefaultClient, "http://"+address+"/healthz"), exec.Command(bin, args...))
+	c.env.StartReady(t, "kwok", exec.Command(bin, args...), env.Answers200(http.DefaultClient, "http://"+address+"/healthz"))
 }
 
 // AddNode adds a node for pods to be scheduled on. kwok makes it Ready.

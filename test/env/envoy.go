@@ -84,7 +84,9 @@ func (e *Env) StartEnvoy(ctx context.Context, admin string, args ...string) (*Pr
 }
 
 // EnvoyBinary is the path of the pinned Envoy, which it fetches if need be.
-func (e *Env) EnvoyBinary(ctx context.Context) (string, error) { return e.script(ctx, "envoy/envoy.sh") }
+func (e *Env) EnvoyBinary(ctx context.Context) (string, error) {
+	return e.script(ctx, "envoy/envoy.sh")
+}
 
 // EnvoyConfig is an Envoy configuration as plain JSON values. Its methods panic where the part they
 // name is missing.

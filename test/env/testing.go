@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // For makes the Env of one test. It is closed with the test; a test that failed logs what the processes
@@ -27,6 +29,36 @@ func For(t testing.TB) *Env {
 		e.Close()
 	})
 	return e
+}
+
+// patience is how long a component may take to become ready, on a machine that builds something else meanwhile.
+const patience = 3 * time.Minute
+
+// StartReady is [Env.Start] for a test: it waits until the process is ready, and logs how long that took.
+func (e *Env) StartReady(t testing.TB, name string, cmd *exec.Cmd, ready func(context.Context) error) *Process {
+	t.Helper()
+	begun := time.Now()
+	p, err := e.Start(name, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Await(ctx, 20*time.Millisecond, ready); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s ready in %.1f s", name, time.Since(begun).Seconds())
+	return p
+}
+
+// Eventually polls f until it says nil, and fails the test with its last error when that takes minutes.
+func Eventually(t testing.TB, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := Poll(ctx, 20*time.Millisecond, f); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Check ends a test that a part of its environment failed, or skips it where the part can't be had.

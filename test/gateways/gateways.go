@@ -1,0 +1,80 @@
+// Package gateways runs other projects' gateways for tests: their control planes as they are, against a cluster of
+// [cluster], with the pinned Envoy as data plane.
+//
+// Invariant: it runs inside a network of its own ([netns]). There pods and gateways have their usual ports on
+// addresses of their own, as in a cluster: a gateway's Envoy listens on its pod's address, and a test's model servers
+// and Homing on theirs. The objects that a user would apply are the YAML files of this folder.
+package gateways
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/homing-dev/homing/test/cluster"
+	"github.com/homing-dev/homing/test/env"
+)
+
+// Gateway is a gateway's data plane.
+type Gateway struct {
+	URL   string // http://ip:port of its listener
+	Admin string // Envoy's admin interface, http://ip:port
+}
+
+// File is the path of a file of this package's folder.
+func File(name string) string { return filepath.Join(env.Root(), "test/gateways", name) }
+
+// Prepare makes what the tests need before they go into their network.
+func Prepare() error {
+	if _, err := cluster.Ensure("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm",
+		"pilot-discovery", "envoy-gateway"); err != nil {
+		return err
+	}
+	e, err := env.New(os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	_, err = e.EnvoyBinary(context.Background())
+	return err
+}
+
+// gatewayPod waits for the one pod with these labels, as its gateway's control plane has made it, and an address.
+func gatewayPod(t testing.TB, c *cluster.Cluster, namespace string, labels client.MatchingLabels) corev1.Pod {
+	t.Helper()
+	var pods corev1.PodList
+	env.Eventually(t, func(ctx context.Context) error {
+		if err := c.Client.List(ctx, &pods, client.InNamespace(namespace), labels); err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 || pods.Items[0].Status.PodIP == "" {
+			return fmt.Errorf("%d pods %v in %s, want one with an address", len(pods.Items), labels, namespace)
+		}
+		return nil
+	})
+	return pods.Items[0]
+}
+
+// fill reads a file of this folder, replaces each @KEY@, and gives the path of the result.
+func fill(t testing.TB, e *env.Env, name string, values map[string]string) string {
+	t.Helper()
+	text, err := os.ReadFile(File(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pairs []string
+	for key, value := range values {
+		pairs = append(pairs, "@"+key+"@", value)
+	}
+	path := filepath.Join(e.Dir(), strings.ReplaceAll(name, "/", "-"))
+	if err := os.WriteFile(path, []byte(strings.NewReplacer(pairs...).Replace(string(text))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
