@@ -50,7 +50,7 @@ fuzz: ## Fuzz each target in turn (FUZZTIME=30s each)
 
 .PHONY: demo
 demo: ## Show it: real Envoy, four simulated engines, three strategies (ENGINE=vllm, KEEP=1)
-	@go run ./hack/demo $(if $(ENGINE),-engine=$(ENGINE)) $(if $(KEEP),-keep)
+	@hack/demo.sh $(if $(ENGINE),-engine=$(ENGINE)) $(if $(KEEP),-keep)
 
 ##@ Check
 

@@ -79,3 +79,11 @@ func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
+
+// cacheDir is where the scripts in hack/, and this package, keep what they made.
+func cacheDir() string {
+	if dir := os.Getenv("HOMING_CACHE"); dir != "" {
+		return dir
+	}
+	return filepath.Join(Root(), ".cache")
+}

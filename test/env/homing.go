@@ -20,14 +20,19 @@ import (
 // Homing is a running `homing serve --standalone`.
 type Homing struct {
 	*Process
-	MetricsURL string // of the metrics page
+	MetricsURL string // the metrics page
 	HealthAddr string // ip:port of the gRPC health service
 }
 
 // Homing builds this checkout's homing, starts it on the files, on free ports of 127.0.0.1 and in
 // plaintext, and waits until it says that it is ready. args are more flags, of which the last wins.
 func (e *Env) Homing(ctx context.Context, files *Files, args ...string) (*Homing, error) {
+	begun := time.Now()
+	stopTicker := e.tick(5*time.Second, func() string {
+		return fmt.Sprintf("homing: building, %.0f s so far", time.Since(begun).Seconds())
+	})
 	binary, err := buildHoming()
+	stopTicker()
 	if err != nil {
 		return nil, err
 	}
@@ -74,23 +79,21 @@ func (h *Homing) serving(ctx context.Context) error {
 	return nil
 }
 
-// buildHoming builds cmd/homing once per program, with the race detector where the program has it.
+// buildHoming builds cmd/homing once per program, with the race detector where the program has it. The
+// binary is put in its place in one step, so that programs may build at the same time.
 var buildHoming = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "homing-bin-")
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, "homing")
-	args := []string{"build", "-o", binary}
+	name, args := "homing", []string{"build", "-o"}
 	if raceEnabled {
-		args = append(args, "-race")
+		name, args = "homing-race", []string{"build", "-race", "-o"}
 	}
-	cmd := exec.Command("go", append(args, "./cmd/homing")...)
+	binary := filepath.Join(cacheDir(), "bin", name)
+	own := fmt.Sprintf("%s-%d", binary, os.Getpid())
+	cmd := exec.Command("go", append(args, own, "./cmd/homing")...)
 	cmd.Dir = Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building homing: %w\n%s", err, out)
 	}
-	return binary, nil
+	return binary, os.Rename(own, binary)
 })
 
 // Files is the folder of a `homing serve --standalone`.

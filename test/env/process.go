@@ -95,6 +95,9 @@ func (p *Process) Stop() {
 	}
 }
 
+// LogFile is where its output goes.
+func (p *Process) LogFile() string { return p.logFile }
+
 // Log is all that the process has written.
 func (p *Process) Log() string {
 	b, err := os.ReadFile(p.logFile)
