@@ -28,6 +28,8 @@ const (
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	// ReasonNoPort: the pool names no port of its endpoint picker.
 	ReasonNoPort = "NoPort"
+	// ReasonEmptySelector: the pool's selector would match every pod of the namespace.
+	ReasonEmptySelector = "EmptySelector"
 )
 
 // Input is everything that decides.
@@ -173,11 +175,14 @@ func (in *Input) newPool(p *inferencev1.InferencePool, name endpoint.PoolName, o
 	return state
 }
 
-// claimPort gives the pool its port, unless something older has it.
+// claimPort gives the pool its port, unless something older has it or the pool must not be served.
 func (in *Input) claimPort(p *inferencev1.InferencePool, name endpoint.PoolName, owners map[uint16]endpoint.PoolName) (uint16, *Problem) {
 	ref := p.Spec.EndpointPickerRef
 	if ref == nil {
 		return 0, &Problem{ReasonNoPort, "the pool names no endpoint picker, so no port to serve it on", "spec.endpointPickerRef"}
+	}
+	if len(p.Spec.Selector.MatchLabels) == 0 {
+		return 0, &Problem{ReasonEmptySelector, "the selector is empty and would match every pod of the namespace; give it labels", "spec.selector.matchLabels"}
 	}
 	const field = "spec.endpointPickerRef.port.number"
 	if ref.Port == nil {
