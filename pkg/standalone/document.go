@@ -132,17 +132,23 @@ func plain(node *yaml.Node, seen map[*yaml.Node]bool) {
 	}
 }
 
-// at is the error of a field of this document, at the field's line or that of the nearest parent the
-// file has.
+// at is the error of a field of this document.
 func (d *document) at(field, message string) Error {
 	if field != "" {
 		message = field + ": " + message
 	}
-	return Error{d.file, line(d.node, strings.ReplaceAll(strings.ReplaceAll(field, "[", "."), "]", "")), message}
+	return Error{d.file, d.line(field), message}
 }
 
-// line is where the value of a dotted path begins. Keys may contain dots themselves.
-func line(node *yaml.Node, path string) int {
+// line is where a field is, or the nearest parent that the file has.
+func (d *document) line(field string) int {
+	path := strings.NewReplacer("[", ".", "]", "").Replace(field)
+	return cmp.Or(findLine(d.node, path), d.node.Line)
+}
+
+// findLine is where the value of a dotted path begins, 0 if nothing of it is there. Keys may contain
+// dots themselves.
+func findLine(node *yaml.Node, path string) int {
 	for node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -154,17 +160,14 @@ func line(node *yaml.Node, path string) int {
 				return key.Line
 			}
 			if rest, ok := strings.CutPrefix(path, key.Value+"."); ok {
-				return max(key.Line, line(value, rest))
+				return cmp.Or(findLine(value, rest), key.Line)
 			}
 		}
 	case yaml.SequenceNode:
 		head, rest, _ := strings.Cut(path, ".")
 		if i, err := strconv.Atoi(head); err == nil && i >= 0 && i < len(node.Content) {
-			if rest == "" {
-				return node.Content[i].Line
-			}
-			return line(node.Content[i], rest)
+			return cmp.Or(findLine(node.Content[i], rest), node.Content[i].Line)
 		}
 	}
-	return node.Line
+	return 0
 }

@@ -127,8 +127,8 @@ func decode[T any, P named[T]](c *config, doc *document, kind string) (*T, name)
 	}
 	id := name{kind, P(&object).GetNamespace(), P(&object).GetName()}
 	if first := c.docs[id]; first != nil {
-		where := first.at("metadata.name", "")
-		c.errs = append(c.errs, doc.at("metadata.name", fmt.Sprintf("%s %s/%s is already in %s:%d", kind, id.namespace, id.name, where.File, where.Line)))
+		c.errs = append(c.errs, doc.at("metadata.name", fmt.Sprintf("%s %s/%s is already in %s:%d",
+			kind, id.namespace, id.name, first.file, first.line("metadata.name"))))
 		return nil, name{}
 	}
 	return &object, id
@@ -142,22 +142,29 @@ func (c *config) resolve() []endpoint.PoolSpec {
 	})
 	for _, s := range result.Statuses {
 		if s.Refused != nil && s.Refused.Reason != policy.ReasonPortConflict { // which the pool tells of
-			c.errs = append(c.errs, c.docs[name{"PrefixRoutingPolicy", s.Namespace, s.Name}].at(s.Refused.Field, s.Refused.Message))
+			c.report(name{"PrefixRoutingPolicy", s.Namespace, s.Name}, *s.Refused)
 		}
 	}
 	specs := make([]endpoint.PoolSpec, 0, len(result.Pools))
 	for _, p := range result.Pools {
 		for _, problem := range p.Problems {
-			c.errs = append(c.errs, c.docs[name{"InferencePool", p.Name.Namespace, p.Name.Name}].at(problem.Field, problem.Message))
+			c.report(name{"InferencePool", p.Name.Namespace, p.Name.Name}, problem)
 		}
 		specs = append(specs, endpoint.PoolSpec{Name: p.Name, Port: p.Port, Policy: p.Policy, Endpoints: c.endpointsOf(p.Name, p.Nodes)})
 		delete(c.endpoints, p.Name)
 	}
 	for left := range c.endpoints {
-		doc := c.docs[name{"StaticEndpoints", left.Namespace, left.Name}]
-		c.errs = append(c.errs, doc.at("metadata.name", fmt.Sprintf("there is no InferencePool %s for these endpoints", left)))
+		c.report(name{"StaticEndpoints", left.Namespace, left.Name}, policy.Problem{
+			Field: "metadata.name", Message: fmt.Sprintf("there is no InferencePool %s for these endpoints", left),
+		})
 	}
 	return specs
+}
+
+// report adds a problem that is a sentence by itself, at the line of its field.
+func (c *config) report(id name, p policy.Problem) {
+	doc := c.docs[id]
+	c.errs = append(c.errs, Error{doc.file, doc.line(p.Field), p.Message})
 }
 
 // endpointsOf lists the pool's endpoints that are ready and on a node that is selected.
