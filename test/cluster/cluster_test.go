@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,7 @@ func TestControlPlane(t *testing.T) {
 		}
 	})
 	t.Run("ServiceAccount", func(t *testing.T) { testServiceAccount(t, c) })
+	t.Run("Helm", func(t *testing.T) { testHelm(t, c) })
 	t.Run("Deployment", func(t *testing.T) {
 		c.RunPods(t, PodsOnLoopback)
 		c.AddNode(t, "node-0", map[string]string{"node.kubernetes.io/instance-type": "p5.48xlarge"})
@@ -93,6 +96,42 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: demo}]
 	}
 }
 
+// A chart is installed, upgraded, rolled back and uninstalled.
+func testHelm(t *testing.T, c *Cluster) {
+	helm := c.Helm(t)
+	chart := filepath.Join(t.TempDir(), "web")
+	replicas := func() int32 {
+		var d appsv1.Deployment
+		switch err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: "charts", Name: "web"}, &d); {
+		case apierrors.IsNotFound(err):
+			return 0
+		case err != nil:
+			t.Fatal(err)
+		}
+		return *d.Spec.Replicas
+	}
+	for _, step := range []struct {
+		args string
+		want int32 // replicas of the Deployment afterwards
+	}{
+		{"create " + chart, 0},
+		{"install web " + chart + " --namespace charts --create-namespace", 1},
+		{"upgrade web " + chart + " --namespace charts --set replicaCount=2", 2},
+		{"rollback web 1 --namespace charts", 1},
+		{"uninstall web --namespace charts", 0},
+	} {
+		if _, err := helm.Run(t.Context(), strings.Fields(step.args)...); err != nil {
+			t.Fatal(err)
+		}
+		if got := replicas(); got != step.want {
+			t.Errorf("after helm %s the Deployment has %d replicas, want %d", step.args, got, step.want)
+		}
+	}
+	if _, err := helm.Run(t.Context(), "status", "web", "--namespace", "charts"); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("status of an uninstalled release: %v, want not found", err)
+	}
+}
+
 const deployment = namespace + `
 ---
 apiVersion: apps/v1
@@ -123,7 +162,9 @@ func testDeployment(t *testing.T, c *Cluster) {
 				t.Fatalf("pod address %s, want one in 127.1.0.0/24", a)
 			}
 			if !served[a] {
-				serve(t, net.JoinHostPort(a, fmt.Sprint(port)), a)
+				Serve(t, net.JoinHostPort(a, strconv.Itoa(port)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, a)
+				}))
 				served[a] = true
 			}
 			if got := get(t, fmt.Sprintf("http://%s:%d/", a, port)); got != a {
@@ -167,17 +208,6 @@ func readyAddresses(t *testing.T, c *Cluster, n int) []string {
 		return nil
 	})
 	return addresses
-}
-
-func serve(t *testing.T, address, answer string) {
-	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })}
-	go s.Serve(l)
-	t.Cleanup(func() { s.Close() })
 }
 
 func get(t *testing.T, url string) string {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -72,4 +73,16 @@ func (c *Cluster) AddNode(t testing.TB, name string, labels map[string]string) {
 	if err := c.Client.Create(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Serve answers HTTP at ip:port, a pod's address for example, until the test ends.
+func Serve(t testing.TB, address string, handler http.Handler) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(l) }() // its end is the test's, below
+	t.Cleanup(func() { _ = server.Close() })
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -71,19 +70,13 @@ func (d *demo) podIPs(t *testing.T, app string, n int) []string {
 // serveModel runs a model server that says in each answer who it is, and gives its address.
 func serveModel(t *testing.T, address string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	cluster.Serve(t, address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return // the client has gone
 		}
 		w.Header().Set("x-served-by", address)
 		_, _ = io.WriteString(w, "{}")
-	})}
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close() })
+	}))
 	return address
 }
 
