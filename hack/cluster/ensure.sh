@@ -1,7 +1,8 @@
 #!/bin/bash
 # ensure.sh WHAT...: the programs that the cluster tests run against, on a machine without Docker: a Kubernetes
 # control plane, kwok, helm and two gateways' control planes. Prints a line `WHAT PATH` for each.
-#   etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kwok helm pilot-discovery envoy-gateway, or all
+#   etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kwok helm pilot-discovery envoy-gateway, or
+#   all: those that the tests need
 # Versions are those of the modules in hack/tools. etcd, kube-apiserver and kubectl are downloaded by setup-envtest
 # where it can reach its host, and built like the others where it can't.
 # $SETUP_ENVTEST: more arguments for setup-envtest (say --index URL), or "off" not to try it.
@@ -80,7 +81,7 @@ fetch() {
 }
 
 [ $# -gt 0 ] || die "which programs? see the head of this script"
-[ "$*" != all ] || set -- etcd kube-apiserver kubectl helm kube-controller-manager kube-scheduler kwok pilot-discovery envoy-gateway
+[ "$*" != all ] || set -- etcd kube-apiserver helm kube-controller-manager kube-scheduler kwok pilot-discovery envoy-gateway
 for what in "$@"; do
   describe "$what"
   once "$path" "$what" fetch "$what"
