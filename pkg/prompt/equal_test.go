@@ -69,7 +69,35 @@ func checkGroups(t *testing.T, groups []group) {
 			t.Errorf("%s and %s have one key", g.name, other)
 		}
 		firsts[want] = g.name
+		checkCuts(t, g)
 	}
+}
+
+// checkCuts checks that a group has one key at every PrefixLength, and in whatever chunks it is read.
+func checkCuts(t *testing.T, g group) {
+	t.Helper()
+	for limit := 1; limit < 32; limit++ {
+		o := Options{PrefixLength: limit}
+		want := keyOf(t, g.requests[0], o)
+		for _, r := range g.requests {
+			if diff := cmp.Diff(want, keyOf(t, r, o)); diff != "" {
+				t.Errorf("%s at %d: %s %s differs (-first +this):\n%s", g.name, limit, r.path, r.body, diff)
+			}
+			if diff := cmp.Diff(readAll(t, r.path, r.body, o), readBytewise(r, o)); diff != "" {
+				t.Errorf("%s at %d: %s in single bytes differs (-whole +bytes):\n%s", g.name, limit, r.body, diff)
+			}
+		}
+	}
+}
+
+func readBytewise(r request, o Options) Prompt {
+	var reader Reader
+	reader.Reset(r.path, "", o)
+	for i := range len(r.body) {
+		reader.Write([]byte{r.body[i]})
+	}
+	reader.Close()
+	return reader.Prompt()
 }
 
 func TestSpellings(t *testing.T) {

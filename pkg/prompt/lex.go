@@ -18,9 +18,10 @@ type body struct {
 	media  mediaDigester
 	tokens tokens
 
-	past bool      // from here on the key is known as soon as the text is
-	stop bool      // the key is known, or the body is bad
-	bad  RawReason // why the body is bad
+	limit int       // characters that the key has room for
+	past  bool      // from here on the key is known as soon as the text is
+	stop  bool      // the key is known, or the body is bad
+	bad   RawReason // why the body is bad
 	document
 }
 
@@ -208,6 +209,12 @@ func (b *body) addWord(p []byte) {
 
 // str takes bytes of a string that is wanted.
 func (b *body) str(p []byte) int {
+	if b.sink == toText && b.plain() {
+		if n := b.dst.addPlain(p); n > 0 {
+			b.checkText()
+			return n
+		}
+	}
 	out, n, ended := b.esc.next(p)
 	switch b.sink {
 	case toText:
@@ -234,6 +241,11 @@ func (b *body) str(p []byte) int {
 		b.endString()
 	}
 	return n
+}
+
+// plain says whether text can be added as it is.
+func (b *body) plain() bool {
+	return b.esc.state == 0 && b.esc.high == 0 && !b.fresh && b.bill < 0 && b.dst.parted == 0
 }
 
 // scalarByte has the bytes of numbers and literals.

@@ -235,6 +235,7 @@ func (b *body) openText() bool {
 	default:
 		return false
 	}
+	b.limitText()
 	b.fresh, b.bill = true, 0
 	if b.msg.bare {
 		b.bill = -1
@@ -264,10 +265,19 @@ func (b *body) addText(p []byte) {
 	b.checkText()
 }
 
+// limitText makes room for as much text as the key has; where the reader stops once it is in hand, not
+// for what would come after that: in front it would push out other text.
+func (b *body) limitText() {
+	b.dst.max = b.limit
+	if b.past {
+		b.dst.max -= b.main.chars + b.front.chars - b.dst.chars
+	}
+}
+
 func (b *body) checkText() { b.stop = b.stop || b.past && b.inHand() }
 
 // inHand says whether there are all characters that the key has room for.
-func (b *body) inHand() bool { return b.main.chars+b.front.chars >= b.main.max }
+func (b *body) inHand() bool { return b.main.chars+b.front.chars >= b.limit }
 
 func (b *body) endText() {
 	if b.bill > 0 && b.bill < len(billing) {

@@ -138,8 +138,9 @@ func (r *Reader) readJSON(chunk []byte) {
 		r.reason = b.bad
 		return
 	}
-	if r.offset >= r.options.MaxInspectBytes {
+	if r.offset >= r.options.MaxInspectBytes && !b.past {
 		b.past = true
+		b.limitText()
 	}
 	if b.stop || b.past && b.inHand() || r.offset >= hardBound*r.options.MaxInspectBytes {
 		r.finish()
@@ -178,7 +179,7 @@ func (r *Reader) finish() {
 
 // reset makes the body reader ready.
 func (b *body) reset(d Dialect, limit int) {
-	b.state, b.depth, b.bom, b.slot = atStart, 0, 0, noSlot
+	b.state, b.depth, b.bom, b.slot, b.limit = atStart, 0, 0, noSlot, limit
 	b.esc, b.past, b.stop, b.bad = unescaper{}, false, false, NotRaw
 	b.media.d, b.tokens.d = &b.digest, &b.digest
 	main, front := b.main, b.front
@@ -198,6 +199,7 @@ func (b *body) prompt() Prompt {
 	text := &b.main
 	if !b.front.empty() {
 		text = &b.front
+		text.max = b.limit
 		text.append(&b.main)
 	}
 	text.finish()

@@ -44,59 +44,36 @@ func asciiRun(p []byte) int {
 	return i
 }
 
-// structureRun is how far p can be skipped, outside strings, before a quote or bracket.
-func structureRun(p []byte) int {
-	i := 0
-	for ; i+8 <= len(p); i += 8 {
-		w := binary.LittleEndian.Uint64(p[i:])
-		w20 := w | 0x20*ones // folds [ into { and ] into }
-		if m := zeros(w^('"'*ones)) | zeros(w20^('{'*ones)) | zeros(w20^('}'*ones)); m != 0 {
-			return i + bits.TrailingZeros64(m)/8
-		}
-	}
-	for ; i < len(p); i++ {
-		switch p[i] {
-		case '"', '{', '}', '[', ']':
-			return i
-		}
-	}
-	return i
-}
-
 // skipper passes over one JSON value. It counts brackets and knows strings; it checks nothing else.
 type skipper struct {
 	depth  int
 	str    bool // inside a string
-	escape bool // after a backslash in a string
+	escape bool // after a backslash
 }
 
 // run passes over p, n bytes of it, until the value has ended.
 func (s *skipper) run(p []byte) (n int, ended bool) {
-	for i := 0; i < len(p); {
-		if !s.str {
-			i += structureRun(p[i:])
-			if i == len(p) {
-				break
-			}
-			switch p[i] {
-			case '"':
-				s.str = true
-			case '{', '[':
-				s.depth++
-			default:
-				s.depth--
-			}
-			i++
-		} else {
-			i += s.inString(p[i:])
+	for n < len(p) {
+		switch {
+		case s.str:
+			n += s.inString(p[n:])
+			ended = s.depth == 0 && !s.str
+		case len(p)-n >= blockSize:
+			k := 0
+			k, ended = s.block((*[blockSize]byte)(p[n:]))
+			n += k
+		default:
+			ended = s.step(p[n])
+			n++
 		}
-		if s.depth == 0 && !s.str {
-			return i, true
+		if ended {
+			return n, true
 		}
 	}
-	return len(p), false
+	return n, false
 }
 
+// inString passes over the inside of a string, which is long more often than not.
 func (s *skipper) inString(p []byte) int {
 	if s.escape {
 		s.escape = false
@@ -109,6 +86,90 @@ func (s *skipper) inString(p []byte) int {
 	}
 	s.str = endsInEscape(p[:i])
 	return i + 1
+}
+
+// step passes over one byte outside strings.
+func (s *skipper) step(c byte) (ended bool) {
+	if s.escape { // no JSON; block sees it so
+		s.escape = false
+		return false
+	}
+	switch c {
+	case '\\':
+		s.escape = true
+	case '"':
+		s.str = true
+	case '{', '[':
+		s.depth++
+	case '}', ']':
+		s.depth--
+	}
+	return s.depth == 0 && !s.str
+}
+
+const blockSize = 64
+
+// block passes over a block that begins outside strings, however many strings begin and end in it: a bit
+// for each byte says what it is.
+func (s *skipper) block(p *[blockSize]byte) (n int, ended bool) {
+	var quotes, slashes, opens, closes uint64
+	for i := 0; i < blockSize; i += 8 {
+		w := binary.LittleEndian.Uint64(p[i:])
+		folded := w | 0x20*ones // [ is {, and ] is }
+		quotes |= bitsOf(w^('"'*ones)) << (i & 63)
+		slashes |= bitsOf(w^('\\'*ones)) << (i & 63)
+		opens |= bitsOf(folded^('{'*ones)) << (i & 63)
+		closes |= bitsOf(folded^('}'*ones)) << (i & 63)
+	}
+	escaped := s.escaped(slashes)
+	quotes &^= escaped
+	inside := prefixXor(quotes)
+	opens &^= inside | escaped
+	closes &^= inside | escaped
+	if bits.OnesCount64(closes) < s.depth {
+		s.depth += bits.OnesCount64(opens) - bits.OnesCount64(closes)
+		s.str = inside>>(blockSize-1) == 1
+		return blockSize, false
+	}
+	for both := opens | closes; both != 0; both &= both - 1 {
+		at := bits.TrailingZeros64(both)
+		if opens>>at&1 == 1 {
+			s.depth++
+		} else if s.depth--; s.depth == 0 {
+			return at + 1, true
+		}
+	}
+	s.str = inside>>(blockSize-1) == 1
+	return blockSize, false
+}
+
+// escaped has the bits of the bytes that a backslash goes before.
+func (s *skipper) escaped(slashes uint64) (escaped uint64) {
+	if s.escape {
+		s.escape, escaped = false, 1
+		slashes &^= 1
+	}
+	for slashes != 0 {
+		at := bits.TrailingZeros64(slashes)
+		escaped |= 2 << at
+		s.escape = at == blockSize-1
+		slashes &^= 3 << at
+	}
+	return escaped
+}
+
+// bitsOf has a bit for each byte of v, set where it is zero.
+func bitsOf(v uint64) uint64 {
+	zero := ^((v&^highs + ^uint64(highs)) | v) & highs
+	return zero >> 7 * 0x0102040810204080 >> 56
+}
+
+// prefixXor has, at each bit, the parity of v's bits up to it.
+func prefixXor(v uint64) uint64 {
+	for shift := 1; shift < 64; shift *= 2 {
+		v ^= v << shift
+	}
+	return v
 }
 
 // endsInEscape says whether p, which begins outside an escape, ends after an odd number of backslashes.
@@ -160,7 +221,10 @@ func (u *unescaper) next(p []byte) (out []byte, n int, ended bool) {
 			return append(u.buf[:0], replacement...), 0, false
 		}
 		u.state = 0
-		return utf8.AppendRune(u.buf[:0], simpleEscape(c)), 1, false
+		if simpleEscapes[c] == 0 {
+			return append(u.buf[:0], replacement...), 1, false
+		}
+		return append(u.buf[:0], simpleEscapes[c]), 1, false
 	}
 	digit := hexDigit(c)
 	if digit < 0 { // a broken escape; what broke it stands for itself
@@ -191,24 +255,6 @@ func (u *unescaper) unit(r rune) []byte {
 		return out
 	}
 	return utf8.AppendRune(out, r)
-}
-
-func simpleEscape(c byte) rune {
-	switch c {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	case '"', '\\', '/':
-		return rune(c)
-	}
-	return utf8.RuneError
 }
 
 func hexDigit(c byte) rune {

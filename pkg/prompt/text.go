@@ -2,6 +2,8 @@ package prompt
 
 import (
 	"encoding/binary"
+	"math/bits"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -77,6 +79,40 @@ func (t *text) add(p []byte) {
 		t.chars += n
 		p = t.addWide(p[n:])
 	}
+}
+
+// simpleEscapes are what a backslash and a character stand for, 0 where that is not one character.
+var simpleEscapes = [256]byte{
+	'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '/': '/',
+}
+
+// addPlain is the fast path for most of a JSON string's inside: ASCII and simple escapes. It takes as much
+// of p as is that, leaving a few bytes at its end and at the text's, and returns how much.
+func (t *text) addPlain(p []byte) int {
+	const word = 8
+	room := t.max - t.chars
+	t.buf = slices.Grow(t.buf, min(room, len(p))+word)
+	out := t.buf[len(t.buf):cap(t.buf)]
+	in, n := 0, 0
+	for in+word <= len(p) && n+word <= room {
+		w := binary.LittleEndian.Uint64(p[in:])
+		binary.LittleEndian.PutUint64(out[n:], w)
+		m := zeros(w^('"'*ones)) | zeros(w^('\\'*ones)) | w&highs
+		if m == 0 {
+			in, n = in+word, n+word
+			continue
+		}
+		k := bits.TrailingZeros64(m) / 8
+		in, n = in+k, n+k
+		if in+1 == len(p) || p[in] != '\\' || simpleEscapes[p[in+1]] == 0 {
+			break
+		}
+		out[n] = simpleEscapes[p[in+1]]
+		in, n = in+2, n+1
+	}
+	t.buf = t.buf[:len(t.buf)+n]
+	t.chars += n
+	return in
 }
 
 // addWide appends the characters beyond ASCII that p begins with, and returns the rest of p.
