@@ -18,22 +18,22 @@ import (
 
 func TestDialects(t *testing.T) {
 	for path, want := range map[string]Dialect{
-		"/v1/chat/completions":                           Chat,
-		"/team-a/v1/chat/completions?api-version=1":      Chat,
-		"/v1/completions":                                Completions,
-		"/v1/responses":                                  Responses,
-		"/v1/embeddings?x=/v1/messages":                  Embeddings,
-		"/v1/messages":                                   Messages,
-		"/v1/messages/count_tokens":                      Messages,
-		"/v1/chat/completions/":                          Raw,
-		"/v1/Completions":                                Raw,
-		"/completions":                                   Raw,
-		"/invocations":                                   Raw,
-		"/endpoints/a/invocations?x=/v1/completions":     Raw,
-		"/endpoints/a/invocations-response-stream":       Raw,
-		"/v1/models":                                     Raw,
-		"":                                               Raw,
-		"?/v1/messages":                                  Raw,
+		"/v1/chat/completions":                       Chat,
+		"/team-a/v1/chat/completions?api-version=1":  Chat,
+		"/v1/completions":                            Completions,
+		"/v1/responses":                              Responses,
+		"/v1/embeddings?x=/v1/messages":              Embeddings,
+		"/v1/messages":                               Messages,
+		"/v1/messages/count_tokens":                  Messages,
+		"/v1/chat/completions/":                      Raw,
+		"/v1/Completions":                            Raw,
+		"/completions":                               Raw,
+		"/invocations":                               Raw,
+		"/endpoints/a/invocations?x=/v1/completions": Raw,
+		"/endpoints/a/invocations-response-stream":   Raw,
+		"/v1/models":                                 Raw,
+		"":                                           Raw,
+		"?/v1/messages":                              Raw,
 		"https://example.com/v1/responses?stream=true#a": Responses,
 	} {
 		if got := dialectOf(path); got != want {
@@ -198,7 +198,9 @@ func TestLateMembers(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	o := Options{PrefixLength: 4}
-	body := func(content string) request { return chat(`{"messages":[{"role":"user","content":"` + content + `"}]}`) }
+	body := func(content string) request {
+		return chat(`{"messages":[{"role":"user","content":"` + content + `"}]}`)
+	}
 	same := func(a, b request) {
 		t.Helper()
 		if diff := cmp.Diff(keyOf(t, a, o), keyOf(t, b, o)); diff != "" {
