@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	procmodev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/google/go-cmp/cmp"
@@ -146,6 +147,14 @@ func TestGatewaysThatCloseEarly(t *testing.T) {
 			c.want("response body:")
 			c.reset()
 		}), streamed, ""},
+		"SEND/NONE/SEND, all of it there at once": {func(c *call) {
+			m := responseHeaders(false)
+			h := m.GetResponseHeaders().Headers
+			h.Headers = append(h.Headers, &corev3.HeaderValue{Key: "content-length", RawValue: []byte("5")})
+			c.send(m)
+			c.want("response headers:")
+			c.reset()
+		}, none, ""},
 		"a response without a body": {func(c *call) {
 			c.send(responseHeaders(true))
 			c.want("response headers:")
@@ -167,7 +176,7 @@ func TestGatewaysThatCloseEarly(t *testing.T) {
 			}
 			g.wantMetric(early, "homing_streams_closed_early_total")
 			g.wantMetric(early, "homing_streams_closed_early_total", test.at)
-			if n := g.logsWith("before the response ends"); n != lines {
+			if n := g.logsWith("before responses end"); n != lines {
 				t.Errorf("said %d times, want %d", n, lines)
 			}
 		})

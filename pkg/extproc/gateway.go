@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	procmodev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 )
 
@@ -23,28 +24,62 @@ const (
 	earlyInARow = 3
 )
 
-// noteEnd looks at how a stream with a pick ended. A gateway that has nothing more to send resets
-// the stream at once; if that is before the response's end, requests are counted in flight for too
-// short a time. Seen with Envoy 1.40.0: with no response body sent, streams end as EOF when
-// response_trailer_mode is SEND, and as Canceled before the response's end when it is SKIP.
+// noteEnd looks at how a stream with a pick ended. Envoy resets a stream once it has nothing more to
+// send; if that is before the response's end, requests are counted in flight for too short a time. Seen
+// with Envoy 1.40.0 when no response body is sent:
+//
+//	response_trailer_mode SEND: EOF at the response's end, but Canceled if the whole response was there
+//	                            before we answered its headers
+//	response_trailer_mode SKIP: Canceled after our answer to the response's headers, or without
+//	                            response headers when the request is through
+//
+// So a Canceled tells something only of a response that takes its time, which one without a length
+// does: engines send the headers of all others when the whole response is there.
 func (st *stream) noteEnd(e end) {
 	g := &st.service.gateway
-	noBody := st.modes.response == procmodev3.ProcessingMode_NONE && !st.bodySeen
-	early := e == endCanceled && st.phase != phaseDone && noBody && st.service.Now().Sub(st.answered) < earlyWithin
-	if !early {
+	if e == endEOF {
 		g.early.Store(0)
+	}
+	noBody := st.modes.response == procmodev3.ProcessingMode_NONE && !st.bodySeen
+	if e != endCanceled || !noBody || st.phase == phaseDone || st.service.Now().Sub(st.answered) >= earlyWithin {
 		return
 	}
-	at := "request"
-	counter := st.metrics.earlyAtRequest
+	at, counter := "request", st.metrics.earlyAtRequest
 	if st.phase == phaseResponse {
-		at = "response_headers"
-		counter = st.metrics.earlyAtResponse
+		if !st.openEnded {
+			return
+		}
+		at, counter = "response_headers", st.metrics.earlyAtResponse
 	}
 	counter.Inc()
 	if g.early.Add(1) >= earlyInARow && g.saidEarly.CompareAndSwap(false, true) {
-		st.service.Log.Info("the gateway closes ext_proc streams before the response ends, so in-flight counts are too low: "+
+		st.service.Log.Info("the gateway closes ext_proc streams before responses end, so in-flight counts are too low: "+
 			"set response_trailer_mode: SEND in its ext_proc filter", "closedAt", at)
+	}
+}
+
+// openEnded holds for a response that does not say how long it is.
+func openEnded(headers *corev3.HeaderMap) bool {
+	for _, h := range headers.GetHeaders() {
+		if h.Key == "content-length" {
+			return false
+		}
+	}
+	return true
+}
+
+// noteServed moves the request to the endpoint that really serves it, if the message tells.
+func (st *stream) noteServed() {
+	if st.servedKnown || st.pick.Endpoint == nil {
+		return
+	}
+	served := servedOf(&st.in)
+	if served == "" {
+		return
+	}
+	st.servedKnown = true
+	if served != st.pick.Endpoint.Address {
+		st.servedElsewhere(served)
 	}
 }
 

@@ -50,6 +50,7 @@ type exchange struct {
 	phase   phase
 
 	requestEnded bool // by a flag, an empty chunk or trailers
+	openEnded    bool // the response did not say how long it is
 	bodySeen     bool // of the response
 	servedKnown  bool // the gateway said which endpoint served
 
@@ -335,6 +336,7 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 		st.phase = phaseResponse
 	}
 	st.noteServed()
+	st.openEnded = openEnded(h.GetHeaders())
 	if h.GetEndOfStream() {
 		st.responseEnds()
 	}
@@ -372,21 +374,6 @@ func (st *stream) responseTrailers() error {
 func (st *stream) responseEnds() {
 	if st.phase >= phasePicked && st.phase < phaseDone {
 		st.phase = phaseDone
-	}
-}
-
-// noteServed moves the request to the endpoint that really serves it, if the message tells.
-func (st *stream) noteServed() {
-	if st.servedKnown || st.pick.Endpoint == nil {
-		return
-	}
-	served := servedOf(&st.in)
-	if served == "" {
-		return
-	}
-	st.servedKnown = true
-	if served != st.pick.Endpoint.Address {
-		st.servedElsewhere(served)
 	}
 }
 
