@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/simulate"
+)
+
+// simulation are the flags of `homing simulate`.
+type simulation struct {
+	workload, trace, requests string
+	part                      string
+	strategies                []string
+	lengths, thresholds       []int
+	reject                    bool
+	engines, replicas         int
+	shared                    bool
+	rate                      float64
+	clients                   int
+	events                    []string
+	seeds                     int
+	warmup                    time.Duration
+	charsPerToken             int
+	hardwareScale             float64
+	json                      bool
+	plot                      string
+	quiet                     bool
+}
+
+var defaultStrategies = []string{"Random", "LeastOutstandingRequests", "PrefixAware"}
+
+func (s *simulation) register(set *pflag.FlagSet) {
+	set.StringVar(&s.workload, "workload", "mooncake-conversation", "the `name` of a workload that comes with homing; see the list above")
+	set.StringVar(&s.trace, "trace", "", "a `file` of your own traffic in Mooncake's format, instead of --workload")
+	set.StringVar(&s.part, "part", "all", "which `part` of the workload by time: all, first or second half, to tune on one and report the other")
+	set.StringSliceVar(&s.strategies, "strategies", defaultStrategies, "the `names` of the strategies to compare, or all; see the list above")
+	set.IntSliceVar(&s.lengths, "prefix-lengths", []int{endpoint.DefaultPrefixLength}, "the prefixLength of the policy, 1024..65536 `characters`; several are a sweep")
+	set.IntSliceVar(&s.thresholds, "thresholds", []int{endpoint.DefaultConcurrencyThreshold}, "the concurrencyThreshold of the policy, 1..1024 `requests`; several are a sweep")
+	set.BoolVar(&s.reject, "reject", false, "the policy's saturation is Reject: refuse requests while every engine is at the threshold")
+	set.IntVar(&s.engines, "engines", 7, "how `many` engines serve at the start, 1..1000")
+	set.IntVar(&s.replicas, "replicas", 1, "how `many` pickers take requests, 1..100")
+	set.BoolVar(&s.shared, "shared", false, "replicas know all that the others know, in no time")
+	set.Float64Var(&s.rate, "rate", 1, "how many `times` as fast requests come as the workload has them, in an open loop")
+	set.IntVar(&s.clients, "clients", 0, "how many `requests` are under way at a time, in a closed loop (default: as the workload has it)")
+	set.StringArrayVar(&s.events, "event", nil, "a `change` of the engines, TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, as 10m:kill:3; may be given again")
+	set.IntVar(&s.seeds, "seeds", 1, "how `many` seeds to run; several give the mean and its 95 % interval")
+	set.DurationVar(&s.warmup, "warmup", 0, "how `long` at the start of a run requests do not count")
+	set.IntVar(&s.charsPerToken, "chars-per-token", simulate.DefaultCharsPerToken, "how many `characters` a token has, 1..16: prefixLength counts characters")
+	set.Float64Var(&s.hardwareScale, "hardware-scale", 1, "a `factor` on every step time of the engines, as 0.8 and 1.2 for a sensitivity run")
+	set.BoolVar(&s.json, "json", false, "print JSON instead of a table")
+	set.BoolVar(&s.quiet, "quiet", false, "show no progress on standard error")
+}
+
+func newSimulateCommand() *cobra.Command {
+	var s simulation
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Learn what a strategy or a setting would bring, before changing anything",
+		Long:  simulateHelp(),
+		Example: `  # What do three strategies make of an hour of a chat service?
+  homing simulate --workload mooncake-conversation --rate 1.5`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	s.register(cmd.Flags())
+	return cmd
+}
+
+func simulateHelp() string {
+	var b strings.Builder
+	b.WriteString(`Send a workload to simulated model servers under one strategy after the other, and compare.
+
+Homing's strategies run as they are, the same code as in production, on a simulated clock; the engines
+are simulated in the manner of vLLM. Nothing is sent anywhere. The same seed gives the same figures.
+
+Workloads:
+`)
+	for _, w := range simulate.Builtins() {
+		fmt.Fprintf(&b, "  %-24s %s\n", w.Name, w.About)
+	}
+	b.WriteString("\nStrategies:\n")
+	for _, s := range simulate.Strategies() {
+		fmt.Fprintf(&b, "  %-24s %s\n", s.Name, s.About)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// study is what the flags ask for.
+func (s *simulation) study() (*simulate.Study, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	names := s.strategies
+	if slices.Equal(names, []string{"all"}) {
+		names = nil
+		for _, known := range simulate.Strategies() {
+			names = append(names, known.Name)
+		}
+	}
+	strategies, err := simulate.FindStrategies(names)
+	if err != nil {
+		return nil, fmt.Errorf("--strategies: %w", err)
+	}
+	study := &simulate.Study{
+		Strategies: strategies, PrefixLengths: s.lengths, Thresholds: s.thresholds, Reject: s.reject,
+		Hardware: simulate.Llama70B.Scale(s.hardwareScale), Engines: s.engines, Replicas: s.replicas, Shared: s.shared,
+		Warmup: s.warmup,
+	}
+	for _, text := range s.events {
+		event, err := simulate.ParseEvent(text)
+		if err != nil {
+			return nil, fmt.Errorf("--event: %w", err)
+		}
+		study.Events = append(study.Events, event)
+	}
+	for i := range s.seeds {
+		study.Seeds = append(study.Seeds, uint64(i+1)) //nolint:gosec // 1..1000
+	}
+	study.Workload, err = s.source()
+	return study, err
+}
+
+func (s *simulation) check() error {
+	type bound struct {
+		flag            string
+		value, min, max int
+	}
+	bounds := []bound{
+		{"--engines", s.engines, 1, 1000},
+		{"--replicas", s.replicas, 1, 100},
+		{"--seeds", s.seeds, 1, 1000},
+		{"--clients", s.clients, 0, 100_000},
+		{"--chars-per-token", s.charsPerToken, 1, 16},
+	}
+	for _, n := range s.lengths {
+		bounds = append(bounds, bound{"--prefix-lengths", n, endpoint.MinPrefixLength, endpoint.MaxPrefixLength})
+	}
+	for _, n := range s.thresholds {
+		bounds = append(bounds, bound{"--thresholds", n, endpoint.MinConcurrencyThreshold, endpoint.MaxConcurrencyThreshold})
+	}
+	for _, b := range bounds {
+		if b.value < b.min || b.value > b.max {
+			return fmt.Errorf("%s %d: want %d..%d", b.flag, b.value, b.min, b.max)
+		}
+	}
+	if s.rate <= 0 || s.hardwareScale <= 0 || s.warmup < 0 {
+		return fmt.Errorf("--rate %g, --hardware-scale %g, --warmup %s: want more than 0, more than 0, and 0s or more", s.rate, s.hardwareScale, s.warmup)
+	}
+	return nil
+}
+
+// source makes the workload of a seed.
+func (s *simulation) source() (func(uint64) (*simulate.Workload, error), error) {
+	make, err := s.base()
+	if err != nil {
+		return nil, err
+	}
+	return func(seed uint64) (*simulate.Workload, error) {
+		w, err := make(seed)
+		if err != nil {
+			return nil, err
+		}
+		w = w.Take(simulate.Part(s.part)).Faster(s.rate)
+		if s.clients > 0 {
+			w.Clients = s.clients
+		}
+		return w, nil
+	}, nil
+}
+
+func (s *simulation) base() (func(uint64) (*simulate.Workload, error), error) {
+	if s.trace != "" {
+		w, err := s.read(s.trace, simulate.ReadMooncake)
+		return func(uint64) (*simulate.Workload, error) { return w, err }, err
+	}
+	b, err := simulate.FindBuiltin(s.workload)
+	if err != nil {
+		return nil, fmt.Errorf("--workload: %w", err)
+	}
+	return func(seed uint64) (*simulate.Workload, error) {
+		return b.Make(simulate.WorkloadOptions{Seed: seed, Engines: s.engines, CharsPerToken: s.charsPerToken})
+	}, nil
+}
+
+func (s *simulation) read(path string, reader func(io.Reader, string, int) (*simulate.Workload, error)) (*simulate.Workload, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	w, err := reader(file, filepath.Base(path), s.charsPerToken)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return w, nil
+}
+
+func (s *simulation) run(ctx context.Context, out, errOut io.Writer) error {
+	study, err := s.study()
+	if err != nil {
+		return err
+	}
+	report, err := study.Report(ctx)
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return report.WriteJSON(out)
+	}
+	return report.WriteTable(out)
+}

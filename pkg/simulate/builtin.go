@@ -1,0 +1,62 @@
+package simulate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Builtin is a workload that comes with the program.
+type Builtin struct {
+	Name string
+	// About says in a line what it is.
+	About string
+	make  func(o WorkloadOptions) (*Workload, error)
+}
+
+// WorkloadOptions are what all builtin workloads have in common.
+type WorkloadOptions struct {
+	// Seed makes another workload of the same kind. Traces have none.
+	Seed uint64
+	// Engines is how many engines it will meet: synthetic workloads scale with them.
+	Engines       int
+	CharsPerToken int
+}
+
+// Builtins are the workloads that come with the program.
+func Builtins() []Builtin {
+	return []Builtin{
+		traceOf("mooncake-conversation", "an hour of a chat service: 12,031 requests, 12,000 tokens on average (Mooncake, FAST 2025)", "mooncake_conversation_trace.jsonl.zst"),
+		traceOf("mooncake-synthetic", "17 minutes of long documents asked about more than once: 3,993 requests, 15,000 tokens (Mooncake, FAST 2025)", "mooncake_synthetic_trace.jsonl.zst"),
+	}
+}
+
+func traceOf(name, about, file string) Builtin {
+	return Builtin{Name: name, About: about, make: func(o WorkloadOptions) (*Workload, error) {
+		return builtinTrace(file, name, o.CharsPerToken)
+	}}
+}
+
+// FindBuiltin is the builtin workload of that name.
+func FindBuiltin(name string) (Builtin, error) {
+	var names []string
+	for _, b := range Builtins() {
+		if b.Name == name {
+			return b, nil
+		}
+		names = append(names, b.Name)
+	}
+	return Builtin{}, fmt.Errorf("unknown workload %q: want one of %s", name, strings.Join(names, ", "))
+}
+
+// Make makes the workload.
+func (b Builtin) Make(o WorkloadOptions) (*Workload, error) {
+	if o.CharsPerToken <= 0 {
+		o.CharsPerToken = DefaultCharsPerToken
+	}
+	w, err := b.make(o)
+	if err != nil {
+		return nil, fmt.Errorf("workload %s: %w", b.Name, err)
+	}
+	w.Name, w.About = b.Name, b.About
+	return w, nil
+}

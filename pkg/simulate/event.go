@@ -1,0 +1,203 @@
+package simulate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Event is a change to the engines.
+type Event struct {
+	At   time.Duration
+	Kind EventKind
+	// Engine is its index, for all kinds but Add.
+	Engine int
+	// Factor multiplies an engine's step times, for Slow.
+	Factor float64
+}
+
+// EventKind is what happens to an engine.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	// Add: a new engine, with an empty cache, is ready.
+	Add EventKind = iota
+	// Remove: an engine gets no more requests and ends those it has.
+	Remove
+	// Kill: an engine dies with all its requests; pickers hear of it KillNoticed later. Gateways retry
+	// requests that had no answer yet.
+	Kill
+	// Slow: an engine's steps take Factor times as long from now on.
+	Slow
+)
+
+var eventNames = [...]string{"add", "remove", "kill", "slow"}
+
+func (k EventKind) String() string { return eventNames[k] }
+
+// KillNoticed is how long it takes until pickers know that an engine died: about what a readiness probe
+// and a watch take.
+const KillNoticed = 2 * time.Second
+
+// ParseEvent reads TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR.
+func ParseEvent(s string) (Event, error) {
+	bad := fmt.Errorf("event %q: want TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, as 10m:kill:3", s)
+	parts := strings.Split(s, ":")
+	at, err := time.ParseDuration(parts[0])
+	if err != nil || at < 0 || len(parts) < 2 {
+		return Event{}, bad
+	}
+	e := Event{At: at, Factor: 1}
+	want := map[string]int{"add": 2, "remove": 3, "kill": 3, "slow": 4}[parts[1]]
+	if want != len(parts) {
+		return Event{}, bad
+	}
+	for k, name := range eventNames {
+		if name == parts[1] {
+			e.Kind = EventKind(k) //nolint:gosec // there are four
+		}
+	}
+	if want > 2 {
+		if e.Engine, err = strconv.Atoi(parts[2]); err != nil || e.Engine < 0 {
+			return Event{}, bad
+		}
+	}
+	if want > 3 {
+		if e.Factor, err = strconv.ParseFloat(parts[3], 64); err != nil || e.Factor <= 0 {
+			return Event{}, bad
+		}
+	}
+	return e, nil
+}
+
+func (e Event) String() string {
+	switch e.Kind {
+	case Add:
+		return fmt.Sprintf("%v:add", e.At)
+	case Slow:
+		return fmt.Sprintf("%v:slow:%d:%g", e.At, e.Engine, e.Factor)
+	default:
+		return fmt.Sprintf("%v:%v:%d", e.At, e.Kind, e.Engine)
+	}
+}
+
+// change makes an event happen. One that names an engine that is not there, or the last one, does nothing.
+func (s *simulation) change(e Event) {
+	if e.Kind == Add {
+		s.addEngine()
+		s.publish()
+		return
+	}
+	if e.Engine >= len(s.engines) || s.left[e.Engine] {
+		return
+	}
+	g := s.engines[e.Engine]
+	if e.Kind == Slow {
+		g.slow = e.Factor
+		return
+	}
+	if len(s.members) == 1 {
+		return
+	}
+	s.left[e.Engine] = true
+	if e.Kind == Remove {
+		s.publish()
+		return
+	}
+	s.events.push(event{at: s.now + KillNoticed, kind: onPublish})
+	for _, f := range g.kill() {
+		if f.first > 0 {
+			s.end(f)
+			s.record(f, Lost)
+		} else {
+			s.retry(f)
+		}
+	}
+}
+
+// event is something that will happen in a simulation.
+type event struct {
+	at      time.Duration
+	order   uint64 // of equal times, the first pushed comes first
+	kind    eventTag
+	engine  int
+	epoch   int
+	flight  *Flight
+	session *session
+	change  Event
+}
+
+type eventTag uint8
+
+const (
+	onSend eventTag = iota
+	onArrive
+	onStep
+	onEvent
+	onPublish
+)
+
+// queue is a heap of events by time.
+type queue struct {
+	heap   []*event
+	pushed uint64
+	spare  []*event
+}
+
+// Len is how many events are to come.
+func (q *queue) Len() int { return len(q.heap) }
+
+func (q *queue) less(i, j int) bool {
+	a, b := q.heap[i], q.heap[j]
+	if a.at != b.at {
+		return a.at < b.at
+	}
+	return a.order < b.order
+}
+
+func (q *queue) push(e event) {
+	e.order = q.pushed
+	q.pushed++
+	var p *event
+	if n := len(q.spare); n > 0 {
+		p, q.spare = q.spare[n-1], q.spare[:n-1]
+	} else {
+		p = new(event)
+	}
+	*p = e
+	q.heap = append(q.heap, p)
+	for i := len(q.heap) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !q.less(i, up) {
+			break
+		}
+		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		i = up
+	}
+}
+
+func (q *queue) pop() event {
+	top, last := q.heap[0], len(q.heap)-1
+	q.heap[0] = q.heap[last]
+	q.heap[last] = nil
+	q.heap = q.heap[:last]
+	for i := 0; ; {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
+			if q.less(c, least) {
+				least = c
+			}
+		}
+		if least == i {
+			break
+		}
+		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
+		i = least
+	}
+	e := *top
+	*top = event{}
+	q.spare = append(q.spare, top)
+	return e
+}

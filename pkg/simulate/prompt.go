@@ -1,0 +1,111 @@
+package simulate
+
+import (
+	"math/bits"
+	"sort"
+
+	"github.com/homing-dev/homing/pkg/prefix"
+)
+
+// Span is a run of text: all that a prompt needs to say to be cached and routed. Two prompts share as much
+// KV cache as they have equal spans from the start.
+type Span struct {
+	// ID is the identity of the text. Spans with other IDs differ from their first token on.
+	ID uint64
+	// Tokens is the length, 1 or more.
+	Tokens int
+	// EndsMessage says that a chat message ends with this span.
+	EndsMessage bool
+}
+
+// Request is a prompt and the answer it will get. It does not change once it is made.
+type Request struct {
+	// Prompt and Output are in tokens, both 1 or more.
+	Prompt, Output int
+	// Group is what should stay together, as the workload's maker sees it: a conversation, a shared
+	// prefix. Scale events are measured on it; no strategy sees it.
+	Group uint64
+
+	spans         []span // of the prompt, and after these the answer as one more
+	charsPerToken int
+}
+
+// span is a Span in its place.
+type span struct {
+	chain   uint64 // of this span and all before it
+	end     int32  // tokens from the start of the prompt
+	message bool
+}
+
+// Rung is a place in a prompt and the key of all before it.
+type Rung struct {
+	Chars int
+	Key   prefix.Key
+}
+
+// DefaultCharsPerToken is about right for English under the tokenizers of current models.
+const DefaultCharsPerToken = 4
+
+// NewRequest is a prompt of these spans that will be answered with output tokens, which answer identifies
+// to those prompts that will repeat it.
+func NewRequest(prompt []Span, answer uint64, output, charsPerToken int) *Request {
+	r := &Request{Output: max(output, 1), spans: make([]span, 0, len(prompt)+1), charsPerToken: charsPerToken}
+	chain := uint64(0)
+	for _, s := range prompt {
+		chain = mix(chain, s.ID)
+		r.Prompt += s.Tokens
+		r.spans = append(r.spans, span{chain: chain, end: int32(r.Prompt), message: s.EndsMessage}) //nolint:gosec // tokens
+	}
+	end := int32(r.Prompt + r.Output) //nolint:gosec // tokens
+	r.spans = append(r.spans, span{chain: mix(chain, answer), end: end, message: true})
+	return r
+}
+
+// prompt is the spans without the answer.
+func (r *Request) prompt() []span { return r.spans[:len(r.spans)-1] }
+
+// Chars is the length of the prompt's text.
+func (r *Request) Chars() int { return r.Prompt * r.charsPerToken }
+
+// Key is the prefix key of the first chars characters, or of the whole prompt if it is shorter.
+func (r *Request) Key(chars int) prefix.Key {
+	n := int32(min(max(chars/r.charsPerToken, 1), r.Prompt)) //nolint:gosec // tokens
+	i := sort.Search(len(r.spans)-2, func(i int) bool { return r.spans[i].end >= n })
+	return r.keyIn(i, n)
+}
+
+// keyIn is the key of the first n tokens, which end in span i.
+func (r *Request) keyIn(i int, n int32) prefix.Key {
+	s := r.spans[i]
+	if n == s.end {
+		return prefix.Key(s.chain)
+	}
+	return prefix.Key(mix(s.chain, uint64(s.end-n)|1<<32)) // what a span still lacks: its length is part of its identity
+}
+
+// Ladder appends the keys at every step characters, at each message end and at the end of the prompt, in
+// order and each place once.
+func (r *Request) Ladder(step int, rungs []Rung) []Rung {
+	next := step
+	for i, s := range r.prompt() {
+		end := int(s.end) * r.charsPerToken
+		for ; next < end; next += step {
+			n := int32(next / r.charsPerToken) //nolint:gosec // tokens
+			rungs = append(rungs, Rung{next, r.keyIn(i, n)})
+		}
+		if next == end || s.message || i == len(r.spans)-2 {
+			rungs = append(rungs, Rung{end, prefix.Key(s.chain)})
+		}
+		if next == end {
+			next += step
+		}
+	}
+	return rungs
+}
+
+// mix is a hash of two words.
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xd1b54a32d192ed03)
+	hi, lo = bits.Mul64(hi^lo^0x8cb92ba72f3d8dd7, a^0xabcb5f8a4e3d2b1d)
+	return hi ^ lo
+}
