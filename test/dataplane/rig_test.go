@@ -1,0 +1,236 @@
+// Package dataplane tests Homing where it works: the real binary behind a real Envoy with the
+// configuration that config/envoy ships, real HTTP on both sides, and model servers whose behaviour
+// each test scripts.
+//
+// Its tests wait for what they expect and never for a time, so a busy machine makes them slower and
+// not wrong. Where a test must see single messages, Homing's own service runs in the test's process.
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/homing-dev/homing/test/env"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 60 * time.Second
+
+func TestMain(m *testing.M) { env.Main(m) }
+
+// setup says what a rig is made of. The zero setup is three echoing backends under the default policy.
+type setup struct {
+	backends int                   // 0 for 3
+	serve    http.HandlerFunc      // what every backend does; nil for echo
+	policy   env.Policy            // of the pool; the zero Policy writes none
+	homing   []string              // more flags of homing
+	envoy    func(env.EnvoyConfig) // changes to the shipped configuration
+	tls      bool                  // between Envoy and Homing
+	plain    bool                  // a second listener of Envoy's, without the picker
+}
+
+// rig is one pool behind one Envoy, with Homing as its picker.
+type rig struct {
+	t        testing.TB
+	env      *env.Env
+	files    *env.Files
+	homing   *env.Homing
+	envoy    *env.Envoy
+	pool     env.Pool
+	backends []*backend
+	client   *http.Client // HTTP/1.1
+	h2       *http.Client // HTTP/2 with prior knowledge
+}
+
+func newRig(t testing.TB, s setup) *rig {
+	t.Helper()
+	r := newRigWithoutEnvoy(t, s)
+	var err error
+	r.envoy, err = r.env.Envoy(t.Context(), env.EnvoyOptions{
+		Picker: fmt.Sprintf("127.0.0.1:%d", r.pool.Port), PickerTLS: s.tls, Plain: s.plain,
+		Endpoints: addrs(r.backends), Edit: s.envoy,
+	})
+	env.Check(t, err)
+	return r
+}
+
+// newRigWithoutEnvoy starts the backends and Homing.
+func newRigWithoutEnvoy(t testing.TB, s setup) *rig {
+	t.Helper()
+	r := &rig{t: t, env: env.For(t), client: httpClient(t, false), h2: httpClient(t, true)}
+	if s.backends == 0 {
+		s.backends = 3
+	}
+	if s.serve == nil {
+		s.serve = echo
+	}
+	for i := range s.backends {
+		r.backends = append(r.backends, startBackend(t, i, s.serve))
+	}
+	var err error
+	if r.files, err = r.env.Files(); err != nil {
+		t.Fatal(err)
+	}
+	port, err := env.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.pool = env.Pool{Name: "pool", Port: port, Endpoints: addrs(r.backends)}
+	r.write(r.files.WritePool(r.pool))
+	if s.policy != (env.Policy{}) {
+		r.write(r.files.WritePolicy(r.pool.Name, s.policy))
+	}
+	r.startHoming(s)
+	return r
+}
+
+func (r *rig) startHoming(s setup) {
+	r.t.Helper()
+	args := s.homing
+	if s.tls {
+		args = append([]string{"--secure-serving=true"}, args...)
+	}
+	var err error
+	r.homing, err = r.env.Homing(r.t.Context(), r.files, args...)
+	env.Check(r.t, err)
+}
+
+func (r *rig) write(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func addrs(backends []*backend) []string {
+	var addrs []string
+	for _, b := range backends {
+		addrs = append(addrs, b.addr)
+	}
+	return addrs
+}
+
+// endpoint is the name of the endpoint at an address, as metrics carry it.
+func (r *rig) endpoint(addr string) string {
+	r.t.Helper()
+	i := slices.Index(r.pool.Endpoints, addr)
+	if i < 0 {
+		r.t.Fatalf("no endpoint at %q", addr)
+	}
+	return fmt.Sprintf("%s-%d", r.pool.Name, i)
+}
+
+// httpClient is a client that keeps to one version of HTTP and, unlike the default one, adds no header
+// that changes the answer's encoding.
+func httpClient(t testing.TB, h2 bool) *http.Client {
+	transport := &http.Transport{Protocols: &http.Protocols{}, DisableCompression: true, MaxIdleConnsPerHost: 100}
+	transport.Protocols.SetHTTP1(!h2)
+	transport.Protocols.SetUnencryptedHTTP2(h2)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// eventually waits until check says nil, and fails the test with its last error when it never does.
+func eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) || t.Context().Err() != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// await receives from a channel, or fails the test.
+func await[T any](t testing.TB, what string, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		t.Fatalf("waited in vain for %s", what)
+	}
+	return v
+}
+
+// metrics reads Homing's metrics.
+func (r *rig) metrics() env.Metrics {
+	r.t.Helper()
+	m, err := r.homing.Metrics(context.WithoutCancel(r.t.Context()))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return m
+}
+
+// want waits until a metric, summed over the series with these labels, is n.
+func (r *rig) want(n float64, name string, labels ...string) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprint(name, labels), func() error {
+		if got := r.metrics().Sum(name, labels...); got != n {
+			return fmt.Errorf("is %v, want %v", got, n)
+		}
+		return nil
+	})
+}
+
+// wantStreams waits until n streams have ended in this way.
+func (r *rig) wantStreams(n float64, labels ...string) {
+	r.t.Helper()
+	r.want(n, "homing_streams_total", labels...)
+}
+
+func inFlight(m env.Metrics, labels ...string) float64 {
+	return m.Sum("homing_in_flight_requests", labels...)
+}
+
+// settles waits until nothing is in flight and every pick was released, and says how many picks there
+// were. It fails at once if more was released than picked.
+func (r *rig) settles() (picks float64) {
+	r.t.Helper()
+	eventually(r.t, "in-flight counts", func() error {
+		m := r.metrics()
+		picks = m.Sum("homing_picks_total")
+		releases := m.Sum("homing_releases_total")
+		if releases > picks {
+			r.t.Fatalf("%v releases of %v picks", releases, picks)
+		}
+		for _, series := range m["homing_in_flight_requests"].GetMetric() {
+			if series.GetGauge().GetValue() < 0 {
+				r.t.Fatalf("in flight below zero: %v", series)
+			}
+		}
+		if n := inFlight(m); n != 0 || picks != releases {
+			return fmt.Errorf("%v in flight, %v picks, %v releases", n, picks, releases)
+		}
+		return nil
+	})
+	return picks
+}
+
+// residentBytes is the memory that a process holds, or a skip where the system does not say.
+func residentBytes(t testing.TB, pid int) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("no /proc to read memory from")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
