@@ -19,8 +19,8 @@ const unsupportedStatus = 3
 
 // script runs a script of hack/ that makes a part ready, and returns the last line it prints: where the
 // part is. The script's progress goes to the Env's.
-func (e *Env) script(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(Root(), "hack", name), args...)
+func (e *Env) script(ctx context.Context, name string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(Root(), "hack", name))
 	var said bytes.Buffer
 	cmd.Stderr = io.MultiWriter(e.progress, &said)
 	out, err := cmd.Output()
