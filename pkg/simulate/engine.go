@@ -242,3 +242,27 @@ func (e *Engine) Scraped(now time.Duration) Stats {
 	e.scrape(now)
 	return e.scraped.stats
 }
+
+// Promised is how many tokens of the prompt the engine holds or is about to: Cached, or what it has in
+// common with a prompt that runs or waits there.
+func (e *Engine) Promised(r *Request) int {
+	blocks := e.cache.match(r.prompt())
+	for _, list := range [2][]*Flight{e.waiting, e.running} {
+		for _, f := range list {
+			blocks = max(blocks, int(common(r, f.Request))/e.cache.block)
+		}
+	}
+	return e.usable(blocks, r.Prompt) * e.cache.block
+}
+
+// common is how many tokens two prompts share from the start.
+func common(a, b *Request) (tokens int32) {
+	p, q := a.prompt(), b.prompt()
+	for i := range min(len(p), len(q)) {
+		if p[i].chain != q[i].chain {
+			break
+		}
+		tokens = p[i].end
+	}
+	return tokens
+}

@@ -109,3 +109,17 @@ func mix(a, b uint64) uint64 {
 	hi, lo = bits.Mul64(hi^lo^0x8cb92ba72f3d8dd7, a^0xabcb5f8a4e3d2b1d)
 	return hi ^ lo
 }
+
+// blockKeys appends the keys of the first 1, 2, ... blocks of so many tokens, as many as are full and at
+// most limit.
+func (r *Request) blockKeys(tokens, limit int, keys []uint64) []uint64 {
+	i := 0
+	for b := 1; b <= limit && b*tokens <= r.Prompt; b++ {
+		n := int32(b * tokens) //nolint:gosec // tokens
+		for r.spans[i].end < n {
+			i++
+		}
+		keys = append(keys, uint64(r.keyIn(i, n)))
+	}
+	return keys
+}
