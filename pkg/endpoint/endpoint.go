@@ -64,8 +64,5 @@ func (l *Load) Add() { l.inFlight.Add(1) }
 func (l *Load) Release() { l.inFlight.Add(-1) }
 
 func newEndpoint(s Spec, load *Load) *Endpoint {
-	if s.Weight <= 0 {
-		s.Weight = 1
-	}
 	return &Endpoint{Spec: s, Address: s.Addr.String(), Seed: xxh3.HashString(s.ID.UID), Load: load}
 }

@@ -88,9 +88,12 @@ func (s *Store) buildPool(spec PoolSpec, prev *Pool, loads map[loadKey]*Load) *P
 			load = &Load{}
 		}
 		loads[key] = load
-		e := newEndpoint(es, load)
-		if same := before[es.ID]; same != nil && same.Spec == e.Spec && same.Load == load {
-			e = same
+		if es.Weight <= 0 {
+			es.Weight = 1
+		}
+		e := before[es.ID]
+		if e == nil || e.Spec != es || e.Load != load {
+			e = newEndpoint(es, load)
 		}
 		pool.Endpoints = append(pool.Endpoints, e)
 	}
