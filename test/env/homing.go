@@ -27,12 +27,7 @@ type Homing struct {
 // Homing builds this checkout's homing, starts it on the files, on free ports of 127.0.0.1 and in
 // plaintext, and waits until it says that it is ready. args are more flags, of which the last wins.
 func (e *Env) Homing(ctx context.Context, files *Files, args ...string) (*Homing, error) {
-	begun := time.Now()
-	stopTicker := e.tick(5*time.Second, func() string {
-		return fmt.Sprintf("homing: building, %.0f s so far", time.Since(begun).Seconds())
-	})
-	binary, err := buildHoming()
-	stopTicker()
+	binary, err := e.HomingBinary()
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +72,16 @@ func (h *Homing) serving(ctx context.Context) error {
 		return fmt.Errorf("health: %s", answer.Status)
 	}
 	return nil
+}
+
+// HomingBinary builds this checkout's homing, once per program, and gives its path.
+func (e *Env) HomingBinary() (string, error) {
+	begun := time.Now()
+	stopTicker := e.tick(5*time.Second, func() string {
+		return fmt.Sprintf("homing: building, %.0f s so far", time.Since(begun).Seconds())
+	})
+	defer stopTicker()
+	return buildHoming()
 }
 
 // buildHoming builds cmd/homing once per program, with the race detector where the program has it. The

@@ -21,18 +21,17 @@ import (
 	"github.com/homing-dev/homing/test/netns"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Run(m, Prepare)) }
+func TestMain(m *testing.M) { os.Exit(netns.Run(m, Prepare("pilot-discovery"))) }
 
 // demo is a cluster with the objects of demo.yaml, model servers on the addresses of its pods, and Homing.
 type demo struct {
 	*cluster.Cluster
-	env    *env.Env
 	models []string // ip:port
 }
 
 // startCluster runs a cluster with pods and the objects of demo.yaml.
 func startCluster(t *testing.T) *demo {
-	d := &demo{Cluster: cluster.Start(t), env: env.For(t)}
+	d := &demo{Cluster: cluster.Start(t)}
 	d.InstallCRDs(t, cluster.GatewayCRDs(t), cluster.InferenceCRDs(t))
 	d.RunPods(t, netns.Pods)
 	d.AddNode(t, "node-0", nil)

@@ -19,7 +19,7 @@ func TestEnvoyGatewayFiles(t *testing.T) {
 
 func TestEnvoyGateway(t *testing.T) {
 	d := startCluster(t)
-	startHoming(t, d.env, d.models)
+	startHoming(t, env.For(t), d.models)
 	eg := StartEnvoyGateway(t, d.Cluster)
 	d.ApplyFiles(t, File("envoygateway/kubernetes.yaml"))
 	g := eg.StartEnvoy(t, "demo", "gw")

@@ -30,19 +30,25 @@ type Gateway struct {
 // File is the path of a file of this package's folder.
 func File(name string) string { return filepath.Join(env.Root(), "test/gateways", name) }
 
-// Prepare makes what the tests need before they go into their network.
-func Prepare() error {
-	if _, err := cluster.Ensure("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm",
-		"pilot-discovery", "envoy-gateway"); err != nil {
+// Prepare makes what tests of these gateways run - Homing, Envoy, a cluster with pods, and the control planes by their
+// names in hack/cluster/ensure.sh - before they go into their network.
+func Prepare(controlPlanes ...string) func() error {
+	return func() error {
+		what := []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm"}
+		if _, err := cluster.Ensure(append(what, controlPlanes...)...); err != nil {
+			return err
+		}
+		e, err := env.New(os.Stderr)
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		if _, err := e.HomingBinary(); err != nil {
+			return err
+		}
+		_, err = e.EnvoyBinary(context.Background())
 		return err
 	}
-	e, err := env.New(os.Stderr)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	_, err = e.EnvoyBinary(context.Background())
-	return err
 }
 
 // gatewayPod waits for the one pod with these labels, as its gateway's control plane has made it, and an address.
