@@ -20,7 +20,11 @@ describe() {
     kube-apiserver | kubectl | kube-controller-manager | kube-scheduler)
       dir=k8s package=k8s.io/kubernetes/cmd/$1 module=k8s.io/kubernetes
       variable=k8s.io/component-base/version.gitVersion
-      case $1 in kube-apiserver) cpu=820 ;; kube-controller-manager) cpu=200 ;; *) cpu=60 ;; esac ;;
+      case $1 in
+        kube-apiserver) cpu=820 ;;
+        kube-controller-manager) cpu="200 after kube-apiserver's" ;;
+        *) cpu="60 after kube-apiserver's" ;;
+      esac ;;
     kwok)
       dir=kwok package=sigs.k8s.io/kwok/cmd/kwok module=sigs.k8s.io/kwok
       variable=sigs.k8s.io/kwok/pkg/consts.Version cpu=182 ;;
@@ -57,7 +61,7 @@ envtest() {
 build() {
   local flags="-s -w"
   [ -z "$variable" ] || flags+=" -X $variable=$version"
-  timed "$1 $version: building, about $cpu CPU-seconds if nothing is cached" \
+  timed "$1 $version: building (CPU-seconds with a cold cache: about $cpu)" \
     env -C "$ROOT/hack/tools/$dir" CGO_ENABLED=0 \
     go build -trimpath -buildvcs=false -tags grpcnotrace -ldflags "$flags" -o "$path.new" "$package"
   mv "$path.new" "$path"
