@@ -17,6 +17,7 @@ import (
 // flags are those of `homing serve`.
 type flags struct {
 	standalone string
+	cluster    clusterFlags
 	address    string
 	verbosity  int
 
@@ -32,6 +33,7 @@ type flags struct {
 
 func (f *flags) register(set *pflag.FlagSet) {
 	set.StringVar(&f.standalone, "standalone", "", "read pools, policies and endpoints from the *.yaml and *.yml files of this `directory` and follow their changes, instead of from Kubernetes")
+	f.cluster.register(set)
 	set.StringVar(&f.address, "bind-address", "", "the IP `address` to listen on (default: all addresses)")
 	set.IntVar(&f.healthPort, "grpc-health-port", 9003, "the `port` of the gRPC health service; 0 takes a free one")
 	set.IntVar(&f.metricsPort, "metrics-port", 9090, "the `port` of /metrics, /healthz and /readyz; 0 takes a free one")
@@ -49,10 +51,7 @@ func (f *flags) register(set *pflag.FlagSet) {
 
 // check says what is wrong with the flags, and what to do about it.
 func (f *flags) check() error {
-	if f.standalone == "" {
-		return fmt.Errorf("--standalone is missing: this build reads its pools from files; name a directory, see config/samples/standalone")
-	}
-	if err := isDir("--standalone", f.standalone); err != nil {
+	if err := f.checkSource(); err != nil {
 		return err
 	}
 	if f.certPath != "" {
@@ -92,6 +91,14 @@ func (f *flags) check() error {
 		}
 	}
 	return nil
+}
+
+// checkSource says what is wrong with where the pools come from.
+func (f *flags) checkSource() error {
+	if f.standalone == "" {
+		return f.cluster.check()
+	}
+	return isDir("--standalone", f.standalone)
 }
 
 func isDir(flag, path string) error {

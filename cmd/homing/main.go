@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -24,7 +25,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program. It returns the exit code: 0, or 1 after one line that says what is wrong.
+// run is the whole program. It returns the exit code: 0, or 1 after a line for each thing that is wrong.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
 		Use:   "homing",
@@ -36,13 +37,17 @@ warm KV cache.`,
   homing version`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+
+		DisableSuggestions: true, // they take several lines
 	}
 	root.AddCommand(newServeCommand(), newSimulateCommand(), newVersionCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintf(stderr, "homing: %v\n", err)
+		for line := range strings.Lines(err.Error()) { // one for each thing that is wrong
+			_, _ = fmt.Fprintf(stderr, "homing: %s\n", strings.TrimSuffix(line, "\n"))
+		}
 		return 1
 	}
 	return 0

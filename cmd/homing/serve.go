@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -34,7 +35,13 @@ names. Ports open and close as pools come and go, and a changed policy applies t
 
 On SIGTERM or Ctrl-C, health says NOT_SERVING, requests under way come to their end, and then it stops;
 a second signal stops it at once.`,
-		Example: `  # Pools from files, for a gateway on this machine that speaks plaintext.
+		Example: `  # In a pod: the InferencePools of its namespace that name the Service homing as their endpoint picker.
+  homing serve
+
+  # The same from outside of the cluster.
+  homing serve --kubeconfig ~/.kube/config --namespace inference --leader-elect=false
+
+  # Pools from files, for a gateway on this machine that speaks plaintext.
   homing serve --standalone config/samples/standalone --secure-serving=false --bind-address 127.0.0.1
 
   # TLS with a certificate that is renewed in place.
@@ -57,6 +64,7 @@ a second signal stops it at once.`,
 func newLog(to io.Writer, verbosity int) logr.Logger {
 	log := logr.FromSlogHandler(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
 	runtimelog.SetLogger(log)
+	klog.SetLogger(log)
 	return log
 }
 
@@ -107,14 +115,13 @@ func runBoth(ctx context.Context, srv *server.Server, pools source) error {
 
 // newSource is where the pools come from.
 func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, log logr.Logger) (source, error) {
-	follower, err := standalone.New(standalone.Options{
+	if f.standalone == "" {
+		return newController(f, store, registry, log)
+	}
+	return standalone.New(standalone.Options{
 		Dir: f.standalone, Store: store, Registerer: registry, Log: log,
 		Defaults: standalone.Defaults{Policy: f.defaults, Reserved: f.reserved()},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("--standalone %s: %w", f.standalone, err)
-	}
-	return follower, nil
 }
 
 // services makes the ext_proc service of a pool. They share one picker and one set of metrics.

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/homing-dev/homing/pkg/controller"
+	"github.com/homing-dev/homing/pkg/endpoint"
+)
+
+// namespaceFile is where Kubernetes tells a pod its namespace.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// clusterFlags are those of `homing serve` that say which pools of which API server to serve.
+type clusterFlags struct {
+	kubeconfig, namespace, service string
+	elect                          bool
+}
+
+func (f *clusterFlags) register(set *pflag.FlagSet) {
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the `file` that says how to reach the API server (default: $KUBECONFIG, or the pod's own access)")
+	set.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the `namespace` whose InferencePools are served (default: $POD_NAMESPACE, or the pod's own)")
+	set.StringVar(&f.service, "service-name", "homing", "the `name` of this install's Service: pools whose endpointPickerRef names it are served")
+	set.BoolVar(&f.elect, "leader-elect", true, "agree by a Lease which replica writes the policies' status; false for a single replica. Every replica serves")
+}
+
+// check says what is wrong with the flags, and fills in the namespace.
+func (f *clusterFlags) check() error {
+	if f.namespace == "" {
+		content, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			return errors.New("no pools to serve: name a directory with --standalone, or outside of a cluster a --namespace and a --kubeconfig")
+		}
+		f.namespace = strings.TrimSpace(string(content))
+	}
+	for flag, name := range map[string]string{"--namespace": f.namespace, "--service-name": f.service} {
+		if wrong := validation.IsDNS1123Label(name); len(wrong) > 0 {
+			return fmt.Errorf("%s %q: %s", flag, name, wrong[0])
+		}
+	}
+	return nil
+}
+
+// newController is the source of pools that follows an API server.
+func newController(f *flags, store *endpoint.Store, registry prometheus.Registerer, log logr.Logger) (*controller.Controller, error) {
+	config, err := restConfig(f.cluster.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	options := controller.Options{
+		Config: config, Namespace: f.cluster.namespace, Service: f.cluster.service,
+		Store: store, Defaults: f.defaults, Reserved: f.reserved(), Registerer: registry, Log: log,
+	}
+	if f.cluster.elect {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--leader-elect: %w", err)
+		}
+		options.Identity = host + "_" + string(uuid.NewUUID()) // a restarted container is another
+	}
+	return controller.New(options)
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig, and not in a pod: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	return config, nil
+}
