@@ -145,7 +145,7 @@ func (l *listeners) reconcile(snapshot *endpoint.Snapshot) {
 }
 
 func (l *listeners) tryOpen(key listenerKey) {
-	socket, err := listen(l.options.BindAddress, int(key.port))
+	socket, err := l.options.open(int(key.port))
 	if err != nil {
 		if l.refused[key] == nil {
 			l.options.Log.Error(err, "A pool's port cannot be opened; trying again until it can",

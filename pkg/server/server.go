@@ -42,6 +42,12 @@ type Options struct {
 	// Profiling serves /debug/pprof/ beside the metrics.
 	Profiling bool
 	Log       logr.Logger
+
+	listen func(network, address string) (net.Listener, error) // net.Listen, except in tests
+}
+
+func (o *Options) open(port int) (net.Listener, error) {
+	return o.listen("tcp", net.JoinHostPort(o.BindAddress, strconv.Itoa(port)))
 }
 
 // DrainOptions say how a server, or a pool that was removed, comes to its end.
@@ -67,12 +73,15 @@ type Server struct {
 // New opens the health and metrics ports and reads the certificate, so that what is wrong with them is
 // known before anything runs.
 func New(o Options) (*Server, error) {
+	if o.listen == nil {
+		o.listen = net.Listen
+	}
 	s := &Server{options: o, published: o.Store.Changed(), health: newHealth()}
 	var err error
-	if s.healthAt, err = listen(o.BindAddress, o.HealthPort); err != nil {
+	if s.healthAt, err = o.open(o.HealthPort); err != nil {
 		return nil, fmt.Errorf("health: %w", err)
 	}
-	if s.httpAt, err = listen(o.BindAddress, o.MetricsPort); err != nil {
+	if s.httpAt, err = o.open(o.MetricsPort); err != nil {
 		return nil, errors.Join(fmt.Errorf("metrics: %w", err), s.healthAt.Close())
 	}
 	if s.certs, err = o.TLS.load(); err != nil {
@@ -80,10 +89,6 @@ func New(o Options) (*Server, error) {
 	}
 	s.pools = newListeners(o, s.certs.config, s.health)
 	return s, nil
-}
-
-func listen(address string, port int) (net.Listener, error) {
-	return net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 }
 
 // HealthAddr and MetricsAddr are the addresses of the listeners that New opened.

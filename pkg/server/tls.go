@@ -46,7 +46,7 @@ func (o TLSOptions) load() (*certificates, error) {
 	}
 	watcher, err := certwatcher.New(filepath.Join(o.CertPath, "tls.crt"), filepath.Join(o.CertPath, "tls.key"))
 	if err != nil {
-		return nil, fmt.Errorf("certificate: %w", err)
+		return nil, fmt.Errorf("certificate in %s: %w", o.CertPath, err)
 	}
 	c.watcher, c.config.GetCertificate = watcher, watcher.GetCertificate
 	return c, nil

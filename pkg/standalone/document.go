@@ -18,7 +18,7 @@ import (
 
 // document is one YAML document of a file.
 type document struct {
-	file string // the file's name, without the directory
+	file string // its path
 	node *yaml.Node
 	// object is the document as JSON decodes it, defaults filled in by its schema.
 	object map[string]any
@@ -32,10 +32,7 @@ type Error struct {
 }
 
 func (e Error) Error() string {
-	switch {
-	case e.File == "":
-		return e.Message
-	case e.Line == 0:
+	if e.Line == 0 {
 		return e.File + ": " + e.Message
 	}
 	return e.File + ":" + strconv.Itoa(e.Line) + ": " + e.Message

@@ -129,7 +129,7 @@ func TestFollow(t *testing.T) {
 		write(t, filepath.Join(dir, "policy.yaml"), policyOf("1"))
 		f.untilErrors(1)
 		f.until(3072)
-		if n := f.logged("policy.yaml:4: spec.prefixLength: Invalid value: 1: must be between 1024 and 65536"); n != 1 {
+		if n := f.logged(filepath.Join(dir, "policy.yaml") + ":4: spec.prefixLength: Invalid value: 1: must be between 1024 and 65536"); n != 1 {
 			t.Errorf("said %d times: %q", n, f.logs)
 		}
 		if got := testutil.ToFloat64(f.metrics.reloads.WithLabelValues("failure")); got != 1 {

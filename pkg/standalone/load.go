@@ -39,14 +39,14 @@ type config struct {
 	endpoints map[endpoint.PoolName]*schema.StaticEndpoints
 }
 
-// load makes the pools of a set of files, or says all that is wrong with them: [Errors].
-func load(rules schema.Set, defaults Defaults, files []file) ([]endpoint.PoolSpec, error) {
+// load makes the pools of a directory's files, or says all that is wrong with them: [Errors].
+func load(rules schema.Set, defaults Defaults, dir string, files []file) ([]endpoint.PoolSpec, error) {
 	c := &config{
 		rules: rules, defaults: defaults,
 		docs: map[name]*document{}, endpoints: map[endpoint.PoolName]*schema.StaticEndpoints{},
 	}
 	for _, f := range files {
-		docs, err := parseFile(f.name, f.content)
+		docs, err := parseFile(f.path, f.content)
 		if err != nil {
 			c.errs = append(c.errs, asError(err))
 			continue
@@ -56,7 +56,7 @@ func load(rules schema.Set, defaults Defaults, files []file) ([]endpoint.PoolSpe
 		}
 	}
 	if len(c.errs) == 0 && len(c.pools) == 0 {
-		c.errs = append(c.errs, Error{Message: "no InferencePool in any *.yaml or *.yml file"})
+		c.errs = append(c.errs, Error{File: dir, Message: "no InferencePool in any *.yaml or *.yml file"})
 	}
 	var specs []endpoint.PoolSpec
 	if len(c.errs) == 0 { // what refers to something broken is not worth complaining about

@@ -26,7 +26,7 @@ func loadFiles(t *testing.T, pairs ...string) ([]endpoint.PoolSpec, error) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		files = append(files, file{pairs[i], []byte(pairs[i+1])})
 	}
-	return load(rules, Defaults{Policy: endpoint.DefaultPolicy(), Reserved: map[uint16]string{9003: "health"}}, files)
+	return load(rules, Defaults{Policy: endpoint.DefaultPolicy(), Reserved: map[uint16]string{9003: "health"}}, "pools", files)
 }
 
 const (
@@ -252,7 +252,7 @@ endpoints:
 		{
 			name:  "nothing to serve",
 			files: []string{"a.yaml", "---\n# nothing\n---\n"},
-			want:  []string{"no InferencePool in any *.yaml or *.yml file"},
+			want:  []string{"pools: no InferencePool in any *.yaml or *.yml file"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

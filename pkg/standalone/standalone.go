@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +63,7 @@ func New(o Options) (*Follower, error) {
 		return nil, err
 	}
 	f := &Follower{options: o, rules: rules, metrics: newMetrics(o.Registerer), seen: digest(files)}
-	if f.first, err = load(rules, o.Defaults, files); err != nil {
+	if f.first, err = load(rules, o.Defaults, o.Dir, files); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -123,7 +122,7 @@ func (f *Follower) reload() {
 	f.seen = sum
 	var specs []endpoint.PoolSpec
 	if err == nil {
-		specs, err = load(f.rules, f.options.Defaults, files)
+		specs, err = load(f.rules, f.options.Defaults, f.options.Dir, files)
 	}
 	if err != nil {
 		f.metrics.failed(err)
@@ -145,7 +144,7 @@ func (f *Follower) publish(specs []endpoint.PoolSpec) {
 
 // file is a file as it was read.
 type file struct {
-	name    string
+	path    string
 	content []byte
 }
 
@@ -161,13 +160,13 @@ func readDir(dir string) ([]file, error) {
 		if ext := filepath.Ext(e.Name()); strings.HasPrefix(e.Name(), ".") || ext != ".yaml" && ext != ".yml" {
 			continue
 		}
-		content, err := readFile(filepath.Join(dir, e.Name()))
+		path := filepath.Join(dir, e.Name())
+		content, err := readFile(path)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{e.Name(), content})
+		files = append(files, file{path, content})
 	}
-	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	return files, nil
 }
 
@@ -197,7 +196,7 @@ func readFile(path string) ([]byte, error) {
 func digest(files []file) [sha256.Size]byte {
 	h := sha256.New()
 	for _, f := range files {
-		fmt.Fprintf(h, "%q %d\n", f.name, len(f.content))
+		fmt.Fprintf(h, "%q %d\n", f.path, len(f.content))
 		h.Write(f.content)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
