@@ -15,6 +15,7 @@ type Engine struct {
 	running []*Flight // in the order they were admitted
 	stepped []*Flight // those that the present step works on
 	busy    bool
+	ends    time.Duration // of the present step, when busy
 	dead    bool
 	epoch   int // of events: those of a former life are void
 
@@ -75,7 +76,7 @@ func (e *Engine) start(now time.Duration) (took time.Duration, ok bool) {
 	}
 	took = time.Duration(float64(e.hw.step(w)) * e.slow)
 	e.totals.Busy += took
-	e.busy = true
+	e.busy, e.ends = true, now+took
 	return took, true
 }
 
@@ -241,6 +242,26 @@ func (e *Engine) scrape(now time.Duration) {
 func (e *Engine) Scraped(now time.Duration) Stats {
 	e.scrape(now)
 	return e.scraped.stats
+}
+
+// rest is how long the present step still takes.
+func (e *Engine) rest(now time.Duration) time.Duration {
+	if !e.busy {
+		return 0
+	}
+	return e.ends - now
+}
+
+// prefill is about how long steps that compute so many tokens of prompts take, beside what is decoding.
+func (e *Engine) prefill(tokens, attention int) time.Duration {
+	w := work{tokens: len(e.running), decoding: len(e.running), attention: attention}
+	took := time.Duration(0)
+	for ; tokens > 0; tokens -= e.hw.StepTokens {
+		w.tokens = len(e.running) + min(tokens, e.hw.StepTokens)
+		took += e.hw.step(w)
+		w.attention = 0
+	}
+	return time.Duration(float64(took) * e.slow)
 }
 
 // Promised is how many tokens of the prompt the engine holds or is about to: Cached, or what it has in

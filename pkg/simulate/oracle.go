@@ -1,6 +1,9 @@
 package simulate
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Oracles see what no picker can: the engines' caches and queues as they are. They are global, one for
 // all replicas' requests, since each sees all.
@@ -9,11 +12,11 @@ func oracles() []Strategy {
 		{Name: "KnownGroups", About: "a client that knows the workload's groups and keeps each at one engine", New: func(env Env) Router {
 			return &knownGroups{tally: newTally(env), home: map[uint64]int{}, groups: map[int]int{}}
 		}},
-		{Name: "OracleHits", About: "the engine whose cache truly holds most of the prompt, then the least busy", New: func(env Env) Router {
-			return &oracle{newTally(env), mostCached}
+		{Name: "OracleGreedy", About: "the engine that truly has the least to compute before this request's first token", New: func(env Env) Router {
+			return &oracle{newTally(env), 1}
 		}},
-		{Name: "OracleWork", About: "the engine with the least true work: prompts still to compute there, and what this one adds", New: func(env Env) Router {
-			return &oracle{newTally(env), leastWork}
+		{Name: "OracleWork", About: "the same, but what this request adds counts twice, since it keeps others waiting too", New: func(env Env) Router {
+			return &oracle{newTally(env), 2}
 		}},
 	}
 }
@@ -49,31 +52,24 @@ func (k *knownGroups) Pick(_ time.Duration, f *Flight) error {
 	return nil
 }
 
+// oracle reckons when the first token would come: the rest of the present step, and steps for the prompts
+// that the engine still has to compute and for what it lacks of this one. Being greedy, which is a weight
+// of 1, loses near saturation, for what this request adds keeps those that come after it waiting too.
 type oracle struct {
 	tally
-	score func(*Engine, *Request) float64
+	weight float64 // of the time that this request adds
 }
 
-func (o *oracle) Pick(_ time.Duration, f *Flight) error {
+func (o *oracle) Pick(now time.Duration, f *Flight) error {
 	o.send(f, o.best(func(m int) float64 {
 		g := o.Engine(m)
 		if g.dead {
-			return -1e18
+			return math.Inf(-1)
 		}
-		return o.score(g, f.Request)
+		promised := g.Promised(f.Request)
+		before := g.prefill(g.Pending(), 0)
+		with := g.prefill(g.Pending()+f.Prompt-promised, (f.Prompt-promised)*(f.Prompt+promised)/2)
+		return -(float64(g.rest(now)+before) + o.weight*float64(with-before))
 	}))
 	return nil
-}
-
-func mostCached(g *Engine, r *Request) float64 {
-	return float64(g.Promised(r)) - float64(g.InFlight())/1e4
-}
-
-// uncachedWeight is what a token that this request would have computed counts, against one that others
-// wait for: it takes the engine's time from all who come later as well.
-const uncachedWeight = 2
-
-func leastWork(g *Engine, r *Request) float64 {
-	own := r.Prompt - g.Promised(r)
-	return -(float64(g.Pending()) + uncachedWeight*float64(own)) * g.slow
 }

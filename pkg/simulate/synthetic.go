@@ -1,0 +1,203 @@
+package simulate
+
+import (
+	"math"
+	"math/rand/v2"
+	"sort"
+	"time"
+)
+
+// maker makes up a workload: all its text is new, unless it is used again.
+type maker struct {
+	rand *rand.Rand
+	ids  uint64
+	WorkloadOptions
+}
+
+func newMaker(o WorkloadOptions) *maker {
+	return &maker{rand: rand.New(rand.NewPCG(o.Seed, 0x5eed)), WorkloadOptions: o}
+}
+
+// text is a message of that many tokens which no other has.
+func (m *maker) text(tokens int) Span {
+	m.ids++
+	return Span{ID: m.ids, Tokens: max(tokens, 1), EndsMessage: true}
+}
+
+// ask is a request of that group whose answer, output tokens long, is the span returned.
+func (m *maker) ask(group uint64, prompt []Span, output int) (*Request, Span) {
+	answer := m.text(output)
+	r := NewRequest(prompt, answer.ID, answer.Tokens, m.CharsPerToken)
+	r.Group = group
+	return r, answer
+}
+
+// length draws from a log-normal distribution with that median and shape, at most limit.
+func (m *maker) length(median, sigma float64, limit int) int {
+	return min(max(int(median*math.Exp(sigma*m.rand.NormFloat64())), 1), limit)
+}
+
+// pause draws from an exponential distribution with that mean.
+func (m *maker) pause(mean time.Duration) time.Duration {
+	return time.Duration(m.rand.ExpFloat64() * float64(mean))
+}
+
+// gap draws the time to the next session, if seven engines would get perSecond and those at hand their share.
+func (m *maker) gap(perSecond float64) time.Duration {
+	return m.pause(time.Duration(float64(time.Second) * 7 / perSecond / float64(m.Engines)))
+}
+
+// conversation is turns that each hold all that was said before.
+type conversation struct {
+	turns    int
+	opening  []Span // what all conversations of its kind begin with
+	first    int    // tokens that the first question has more than others
+	question func() int
+	answer   func() int
+	think    time.Duration // mean, between an answer and the next question
+	longest  int           // tokens of a prompt, at which it ends
+	group    uint64
+}
+
+func (m *maker) converse(c conversation) (turns []Turn) {
+	history := append([]Span(nil), c.opening...)
+	length := 0
+	for _, s := range history {
+		length += s.Tokens
+	}
+	for i := range c.turns {
+		n := c.question()
+		if i == 0 {
+			n += c.first
+		}
+		history = append(history, m.text(n))
+		request, answer := m.ask(c.group, history, c.answer())
+		turn := Turn{Request: request}
+		if i > 0 && c.think > 0 {
+			turn.After = m.pause(c.think)
+		}
+		turns = append(turns, turn)
+		history = append(history, answer)
+		if length += n + answer.Tokens; length > c.longest {
+			break
+		}
+	}
+	return turns
+}
+
+// sharedSystem is chats under one system prompt: a key within it is the same for all.
+func sharedSystem(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{}
+	system := []Span{m.text(2000)}
+	for at := time.Duration(0); at < 10*time.Minute; at += m.gap(5) {
+		w.Sessions = append(w.Sessions, Session{Start: at, Turns: m.converse(conversation{
+			turns: 1 + int(m.rand.ExpFloat64()*5), opening: system, group: m.rand.Uint64(),
+			question: func() int { return m.length(60, 1, 4000) }, answer: func() int { return m.length(200, .7, 1500) },
+			think: 20 * time.Second, longest: 32_000,
+		})})
+	}
+	return w, nil
+}
+
+// prefixes is requests with one of n prefixes each, and a question of their own.
+type prefixes struct {
+	prefixTokens, questionTokens, outputTokens int
+	choose                                     func(at time.Duration) uint64
+	made                                       map[uint64]Span
+}
+
+func (m *maker) withPrefix(p *prefixes, at time.Duration) Session {
+	group := p.choose(at)
+	prefix, ok := p.made[group]
+	if !ok {
+		prefix = m.text(p.prefixTokens)
+		p.made[group] = prefix
+	}
+	question := m.text(m.length(float64(p.questionTokens), .5, 10*p.questionTokens))
+	r, _ := m.ask(group, []Span{prefix, question}, m.length(float64(p.outputTokens), .5, 10*p.outputTokens))
+	return Session{Start: at, Turns: []Turn{{Request: r}}}
+}
+
+// zipfPrefixes is 3,000 prefixes of 4,000 tokens, more than all caches hold, the i-th asked for in
+// proportion to 1/i.
+func zipfPrefixes(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{}
+	zipf := newZipf(3000, 1)
+	p := &prefixes{
+		prefixTokens: 4000, questionTokens: 150, outputTokens: 120, made: map[uint64]Span{},
+		choose: func(time.Duration) uint64 { return zipf.draw(m.rand) },
+	}
+	for at := time.Duration(0); at < 10*time.Minute; at += m.gap(30) {
+		w.Sessions = append(w.Sessions, m.withPrefix(p, at))
+	}
+	return w, nil
+}
+
+// flashHot is 400 prefixes asked for alike, until one of them gets two requests in three for a while.
+func flashHot(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{}
+	p := &prefixes{
+		prefixTokens: 6000, questionTokens: 150, outputTokens: 150, made: map[uint64]Span{},
+		choose: func(at time.Duration) uint64 {
+			if at >= 3*time.Minute && at < 6*time.Minute && m.rand.IntN(3) > 0 {
+				return 0
+			}
+			return 1 + m.rand.Uint64N(400)
+		},
+	}
+	for at := time.Duration(0); at < 9*time.Minute; at += m.gap(35) {
+		w.Sessions = append(w.Sessions, m.withPrefix(p, at))
+	}
+	return w, nil
+}
+
+// agents is loops of a few kinds, each with its instructions and tools, that call a tool and read its
+// answer until their task is done.
+func agents(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{}
+	var kinds [][]Span
+	for range 5 {
+		kinds = append(kinds, []Span{m.text(3000)})
+	}
+	for at := time.Duration(0); at < 10*time.Minute; at += m.gap(1.2) {
+		w.Sessions = append(w.Sessions, Session{Start: at, Turns: m.converse(conversation{
+			turns: 5 + m.rand.IntN(26), opening: kinds[m.rand.IntN(len(kinds))], first: 500, group: m.rand.Uint64(),
+			question: func() int { return m.length(500, 1, 8000) }, answer: func() int { return m.length(100, .6, 800) },
+			think: 2 * time.Second, longest: 64_000,
+		})})
+	}
+	return w, nil
+}
+
+// tenChats is ten conversations of ten turns under one system prompt of 200 words, taken up in turn by
+// four clients: the workload of the headline, which is measured on three real engines with KV for 17,000
+// tokens each.
+func tenChats(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{Clients: 4, Interleave: true}
+	system := []Span{m.text(270)}
+	for i := range uint64(10) {
+		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
+			turns: 10, opening: system, group: i, question: func() int { return m.length(300, .4, 1000) },
+			answer: func() int { return 16 }, longest: 1 << 20,
+		})})
+	}
+	return w, nil
+}
+
+// zipf draws 0..n-1, i in proportion to 1/(i+1)^s.
+type zipf struct{ sums []float64 }
+
+func newZipf(n int, s float64) *zipf {
+	z := &zipf{}
+	sum := 0.
+	for i := range n {
+		sum += math.Pow(float64(i+1), -s)
+		z.sums = append(z.sums, sum)
+	}
+	return z
+}
+
+func (z *zipf) draw(r *rand.Rand) uint64 {
+	at := r.Float64() * z.sums[len(z.sums)-1]
+	return uint64(sort.SearchFloat64s(z.sums, at)) //nolint:gosec // an index
+}
