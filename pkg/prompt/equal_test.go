@@ -179,6 +179,10 @@ func TestSpellings(t *testing.T) {
 			chat(`{"messages":[{"role":"user","content":"é€😀/\"\\\b\f\n\r\t\u0000\u007f"}]}`),
 			chat(`{"messages":[{"role":"user","content":"\u00e9\u20AC\ud83D\uDE00\/\u0022\u005c\u0008\u000c\u000a\u000d\u0009\u0000` + "\x7f" + `"}]}`),
 		}},
+		{"escapes where it is cut, and a late role", []request{
+			chat(`{"messages":[{"content":"words and\n \u0065sca\"pes \ud83d\ude00 é","role":"user"}],"x":"\""}`),
+			chat(`{"messages":[{"role":"user","content":"words and\u000a esca\u0022p\u0065s 😀 \u00e9"}]}`),
+		}},
 		{"damaged characters", []request{
 			chat(`{"messages":[{"role":"user","content":"a\ud800b\udc00c\ud800\ud800\u0041"}]}`),
 			chat(`{"messages":[{"role":"user","content":"a` + "\xff" + `b` + "\x80" + `c` + "\xc3\xe2" + `A"}]}`),

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -88,38 +89,62 @@ func FuzzCuts(f *testing.F) {
 	paths := []string{"/invocations", pathChat, pathCompletions, pathResponses, pathEmbeddings, pathMessages}
 	f.Fuzz(func(t *testing.T, body []byte, path, length, inspect uint8, seed uint64) {
 		o := Options{PrefixLength: 1 + int(length), MaxInspectBytes: 1 + int(inspect)}
-		p := paths[int(path)%len(paths)]
 		encoding := []string{"", "gzip", "br"}[seed%3]
-		whole := readEncoded(p, encoding, body, len(body)+1, o)
-		checkPrompt(t, whole, o)
-
-		var bytewise, random Reader
-		bytewise.Reset(p, encoding, o)
-		random.Reset(p, encoding, o)
-		rng := newRand(seed)
-		known := -1
-		for rest := body; len(rest) > 0; {
-			n := 1 + rng.IntN(min(len(rest), 1+int(seed%100)))
-			done := random.Write(rest[:n])
-			for _, c := range rest[:n] {
-				if bytewise.Write([]byte{c}) && known < 0 {
-					known = len(body) - len(rest)
-				}
-			}
-			if done != (known >= 0) {
-				t.Fatalf("a chunk is done: %v; its bytes: %v", done, known >= 0)
-			}
-			rest = rest[n:]
-		}
-		bytewise.Close()
-		random.Close()
-		if diff := cmp.Diff(whole, bytewise.Prompt()); diff != "" {
-			t.Fatalf("in bytes (-whole +bytes):\n%s", diff)
-		}
-		if diff := cmp.Diff(whole, random.Prompt()); diff != "" {
-			t.Fatalf("in chunks (-whole +chunks):\n%s", diff)
-		}
+		checkChunks(t, paths[int(path)%len(paths)], encoding, body, o, newRand(seed))
 	})
+}
+
+// TestCutsOfSpellings does the same with bodies that mean something, some of them damaged.
+func TestCutsOfSpellings(t *testing.T) {
+	for seed := range uint64(500) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			rng := newRand(seed)
+			r := newConversation(rng).spell(rng, []Dialect{Chat, Responses, Messages}[rng.IntN(3)])
+			body := []byte(r.body)
+			switch rng.IntN(6) {
+			case 0:
+				body = body[:rng.IntN(len(body))]
+			case 1:
+				body[rng.IntN(len(body))] = `"\{}[],: 1`[rng.IntN(10)]
+			}
+			o := Options{PrefixLength: 1 + rng.IntN(80), MaxInspectBytes: 1 + rng.IntN(len(r.body))}
+			defer func() {
+				if t.Failed() {
+					t.Logf("%s %q %+v", r.path, body, o)
+				}
+			}()
+			checkChunks(t, r.path, "", body, o, rng)
+		})
+	}
+}
+
+func checkChunks(t *testing.T, path, encoding string, body []byte, o Options, rng *rand.Rand) {
+	t.Helper()
+	whole := readEncoded(path, encoding, body, len(body)+1, o)
+	checkPrompt(t, whole, o)
+	var bytewise, random Reader
+	bytewise.Reset(path, encoding, o)
+	random.Reset(path, encoding, o)
+	longest := 1 + rng.IntN(100)
+	for rest := body; len(rest) > 0; {
+		n := 1 + rng.IntN(min(len(rest), longest))
+		done, known := random.Write(rest[:n]), false
+		for _, c := range rest[:n] {
+			known = bytewise.Write([]byte{c})
+		}
+		if done != known {
+			t.Fatalf("a chunk is done: %v; its bytes: %v", done, known)
+		}
+		rest = rest[n:]
+	}
+	bytewise.Close()
+	random.Close()
+	if diff := cmp.Diff(whole, bytewise.Prompt()); diff != "" {
+		t.Fatalf("in bytes (-whole +bytes):\n%s", diff)
+	}
+	if diff := cmp.Diff(whole, random.Prompt()); diff != "" {
+		t.Fatalf("in chunks (-whole +chunks):\n%s", diff)
+	}
 }
 
 func checkPrompt(t *testing.T, p Prompt, o Options) {

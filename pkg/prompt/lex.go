@@ -94,7 +94,7 @@ func (b *body) structure(c byte) {
 		case c == '}' && b.state == atMember:
 			b.close()
 		case c == '"':
-			b.state, b.word = inName, b.word[:0]
+			b.state, b.word, b.esc = inName, b.word[:0], unescaper{}
 		default:
 			b.fail(RawSyntax)
 		}
@@ -212,6 +212,7 @@ func (b *body) str(p []byte) int {
 	if b.sink == toText && b.plain() {
 		if n := b.dst.addPlain(p); n > 0 {
 			b.checkText()
+			b.passText()
 			return n
 		}
 	}
@@ -219,8 +220,8 @@ func (b *body) str(p []byte) int {
 	switch b.sink {
 	case toText:
 		b.addText(out)
-		if b.dst.full() && !ended {
-			b.skip, b.state = skipper{str: true}, inSkip
+		if !ended {
+			b.passText()
 		}
 	case toWord:
 		b.addWord(out)
@@ -241,6 +242,13 @@ func (b *body) str(p []byte) int {
 		b.endString()
 	}
 	return n
+}
+
+// passText passes over the rest of a text that there is no room for.
+func (b *body) passText() {
+	if b.dst.full() && b.esc.state == 0 {
+		b.skip, b.state = skipper{str: true}, inSkip
+	}
 }
 
 // plain says whether text can be added as it is.

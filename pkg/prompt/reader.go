@@ -6,6 +6,8 @@
 // is in a key and what is not.
 package prompt
 
+import "math"
+
 // Options bound what a Reader reads. Numbers that are not positive stand for the defaults.
 type Options struct {
 	// PrefixLength is how much is keyed: code points of text, bytes of a raw body.
@@ -63,6 +65,7 @@ func (r *Reader) Reset(path, contentEncoding string, o Options) {
 	if o.MaxInspectBytes <= 0 {
 		o.MaxInspectBytes = DefaultMaxInspectBytes
 	}
+	o.MaxInspectBytes = min(o.MaxInspectBytes, math.MaxInt/hardBound)
 	r.options, r.dialect, r.reason = o, dialectOf(path), NotRaw
 	r.offset, r.done, r.head, r.prompt = 0, false, r.head[:0], Prompt{}
 	r.packed.reset(contentEncoding, r.dialect)
