@@ -29,7 +29,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) watching(resource string, up bool) { m.sources.WithLabelValues(resource).Set(number(up)) }
+func (m *metrics) watching(resource string, up bool) {
+	m.sources.WithLabelValues(resource).Set(number(up))
+}
 
 func (m *metrics) leading(leads bool) { m.leader.Set(number(leads)) }
 

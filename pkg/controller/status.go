@@ -77,7 +77,9 @@ func others(s *v1alpha1.PrefixRoutingPolicyStatus) []gatewayv1.PolicyAncestorSta
 	return slices.DeleteFunc(slices.Clone(s.Ancestors), isOurs)
 }
 
-func isOurs(a gatewayv1.PolicyAncestorStatus) bool { return a.ControllerName == v1alpha1.ControllerName }
+func isOurs(a gatewayv1.PolicyAncestorStatus) bool {
+	return a.ControllerName == v1alpha1.ControllerName
+}
 
 // onlyCounts says whether two statuses that differ do so in their endpoint counts alone.
 func onlyCounts(a, b v1alpha1.PrefixRoutingPolicyStatus) bool {
