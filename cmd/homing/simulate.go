@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,10 @@ type simulation struct {
 	seeds                     int
 	warmup                    time.Duration
 	charsPerToken             int
+	hardware                  string
 	hardwareScale             float64
+	kvTokens                  int
+	frontend                  time.Duration
 	json                      bool
 	plot                      string
 	quiet                     bool
@@ -57,6 +61,9 @@ func (s *simulation) register(set *pflag.FlagSet) {
 	set.IntVar(&s.seeds, "seeds", 1, "how `many` seeds to run; several give the mean and its 95 % interval")
 	set.DurationVar(&s.warmup, "warmup", 0, "how `long` at the start of a run requests do not count")
 	set.IntVar(&s.charsPerToken, "chars-per-token", simulate.DefaultCharsPerToken, "how many `characters` a token has, 1..16: prefixLength counts characters")
+	set.StringVar(&s.hardware, "hardware", "h100x8-llama-70b", "the `name` of the engines' hardware and model: "+strings.Join(hardwareNames(), ", "))
+	set.IntVar(&s.kvTokens, "kv-tokens", 0, "how many `tokens` an engine's KV cache holds (default: as the hardware has it)")
+	set.DurationVar(&s.frontend, "frontend", -1, "how `long` a request takes before an engine schedules it: network, HTTP, tokenizer (default: as the hardware has it)")
 	set.Float64Var(&s.hardwareScale, "hardware-scale", 1, "a `factor` on every step time of the engines, as 0.8 and 1.2 for a sensitivity run")
 	set.BoolVar(&s.json, "json", false, "print JSON instead of a table")
 	set.BoolVar(&s.quiet, "quiet", false, "show no progress on standard error")
@@ -114,9 +121,13 @@ func (s *simulation) study() (*simulate.Study, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--strategies: %w", err)
 	}
+	hardware, err := s.engine()
+	if err != nil {
+		return nil, err
+	}
 	study := &simulate.Study{
 		Strategies: strategies, PrefixLengths: s.lengths, Thresholds: s.thresholds, Reject: s.reject,
-		Hardware: simulate.Llama70B.Scale(s.hardwareScale), Engines: s.engines, Replicas: s.replicas, Shared: s.shared,
+		Hardware: hardware, Engines: s.engines, Replicas: s.replicas, Shared: s.shared,
 		Warmup: s.warmup,
 	}
 	for _, text := range s.events {
@@ -131,6 +142,24 @@ func (s *simulation) study() (*simulate.Study, error) {
 	}
 	study.Workload, err = s.source()
 	return study, err
+}
+
+func hardwareNames() []string { return slices.Sorted(maps.Keys(simulate.Hardwares())) }
+
+// engine is the hardware with what the flags change of it.
+func (s *simulation) engine() (simulate.Hardware, error) {
+	hardware, ok := simulate.Hardwares()[s.hardware]
+	if !ok {
+		return hardware, fmt.Errorf("--hardware %s: want one of %s", s.hardware, strings.Join(hardwareNames(), ", "))
+	}
+	hardware = hardware.Scale(s.hardwareScale)
+	if s.kvTokens > 0 {
+		hardware.KVTokens = s.kvTokens
+	}
+	if s.frontend >= 0 {
+		hardware.Frontend = s.frontend
+	}
+	return hardware, nil
 }
 
 func (s *simulation) check() error {

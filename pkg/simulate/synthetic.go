@@ -201,3 +201,34 @@ func (z *zipf) draw(r *rand.Rand) uint64 {
 	at := r.Float64() * z.sums[len(z.sums)-1]
 	return uint64(sort.SearchFloat64s(z.sums, at)) //nolint:gosec // an index
 }
+
+// sagemakerLong stands for the long run that Amazon published figures of for SageMaker's PREFIX_AWARE
+// strategy: seven engines, prefixes of 8,000 tokens. What was not published was fitted, with sagemakerShort
+// and together with a front end of 80 ms: 550 prefixes, 3,700 requests, 28 clients, questions of about 200
+// tokens and answers of about 400.
+func sagemakerLong(o WorkloadOptions) (*Workload, error) {
+	m := newMaker(o)
+	w := &Workload{Clients: 4 * o.Engines}
+	p := &prefixes{
+		prefixTokens: 8000, questionTokens: 200, outputTokens: 400, made: map[uint64]Span{},
+		choose: func(time.Duration) uint64 { return m.rand.Uint64N(550) },
+	}
+	for range 3700 {
+		w.Sessions = append(w.Sessions, m.withPrefix(p, 0))
+	}
+	return w, nil
+}
+
+// sagemakerShort stands for the short run, conversations in the manner of ShareGPT. Fitted: 1,000 of them
+// with 4 to 6 turns, 14 clients, questions of about 100 tokens and answers of about 300, prefixLength 1024.
+func sagemakerShort(o WorkloadOptions) (*Workload, error) {
+	m := newMaker(o)
+	w := &Workload{Clients: 2 * o.Engines, Interleave: true}
+	for i := range uint64(1000) {
+		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
+			turns: 4 + m.rand.IntN(3), group: i, question: func() int { return m.length(100, 1, 3000) },
+			answer: func() int { return m.length(300, .5, 1500) }, longest: 16_000,
+		})})
+	}
+	return w, nil
+}
