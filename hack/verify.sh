@@ -9,9 +9,10 @@ fail() { say "verify: $*"; status=1; }
 say "verify: generated files"
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
-cp -R api config "$before"
+generated=(api config pkg/standalone/schema)
+for dir in "${generated[@]}"; do mkdir -p "$before/$dir" && cp -R "$dir/." "$before/$dir"; done
 make --no-print-directory -s generate
-for dir in api config; do
+for dir in "${generated[@]}"; do
   diff -ru "$before/$dir" "$dir" || fail "$dir/ was not generated from its sources; it is now"
 done
 

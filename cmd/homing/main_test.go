@@ -16,7 +16,8 @@ import (
 	"testing"
 	"time"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3" //nolint:depguard // the test is the gateway
+	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -55,7 +56,7 @@ func freePort(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // it only reserved a number
+	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -68,7 +69,7 @@ func TestExitMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // the test is over
+	defer taken.Close()
 	takenPort := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	good := samples(t, 9002)
 	bad := samples(t, 9002)
@@ -159,6 +160,33 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the help does not tell of --%s", flag)
 		}
 	}
+}
+
+// The page on configuration has every flag, and each default as it is.
+func TestFlagsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("POD_NAMESPACE", "")
+	newServeCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		row := regexp.MustCompile("(?m)^\\| `(?:-v`, `)?--" + f.Name + "(?: [A-Z]+)?` \\|([^|]*)\\|").FindSubmatch(page)
+		if row == nil {
+			t.Errorf("--%s has no row", f.Name)
+			return
+		}
+		said, value := strings.Trim(string(row[1]), "` "), f.DefValue
+		if d, err := time.ParseDuration(value); err == nil && f.Value.Type() == "duration" {
+			if shown, err := time.ParseDuration(said); err != nil || shown != d {
+				t.Errorf("--%s: the page says %q, its default is %q", f.Name, said, value)
+			}
+			return
+		}
+		if value != "" && said != value {
+			t.Errorf("--%s: the page says %q, its default is %q", f.Name, said, value)
+		}
+	})
 }
 
 func TestVersion(t *testing.T) {
@@ -253,7 +281,7 @@ func get(t *testing.T, address, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Body.Close() //nolint:errcheck // it was read
+	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		t.Fatal(err)

@@ -148,7 +148,7 @@ func start(t *testing.T, change func(*Options)) *harness {
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(context.Background())
 	go func() { h.ended <- h.Start(ctx) }()
-	t.Cleanup(func() { h.stop(); h.wait() })
+	t.Cleanup(func() { h.stop(); _ = h.wait() })
 	return h
 }
 
@@ -223,7 +223,7 @@ func freePort(t *testing.T) uint16 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // it only reserved a number
+	defer l.Close()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
@@ -291,7 +291,7 @@ func (h *harness) get(path string) (int, string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	defer r.Body.Close() //nolint:errcheck // it was read
+	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		h.t.Fatal(err)

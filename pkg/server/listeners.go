@@ -34,7 +34,6 @@ func limits() []grpc.ServerOption {
 		// behind the default windows of 64 KiB.
 		grpc.InitialWindowSize(1 << 20),
 		grpc.InitialConnWindowSize(16 << 20),
-		grpc.SharedWriteBuffer(true),
 		// The gateway's pings are its own business.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 100 * time.Millisecond, PermitWithoutStream: true}),
 		// A gateway that vanished without a word must not leave its requests counted in flight.

@@ -91,8 +91,10 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// HealthAddr and MetricsAddr are the addresses of the listeners that New opened.
-func (s *Server) HealthAddr() net.Addr  { return s.healthAt.Addr() }
+// HealthAddr is where New opened the health port.
+func (s *Server) HealthAddr() net.Addr { return s.healthAt.Addr() }
+
+// MetricsAddr is where New opened the metrics port.
 func (s *Server) MetricsAddr() net.Addr { return s.httpAt.Addr() }
 
 // NeedLeaderElection tells a manager that every replica serves.

@@ -132,7 +132,7 @@ func TestPortTaken(t *testing.T) {
 	if taken, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // the test is over
+	defer taken.Close()
 	second := uint16(taken.Addr().(*net.TCPAddr).Port)
 	h.publish(map[string]uint16{"a": port, "b": second})
 	h.eventually("the metric does not say so", func() bool { return h.up("b", second) == 0 })
@@ -244,7 +244,7 @@ func TestNewErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // the test is over
+	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	empty, odd := t.TempDir(), t.TempDir()
 	for _, name := range []string{"tls.crt", "tls.key"} {

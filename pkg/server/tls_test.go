@@ -35,7 +35,7 @@ func TestSelfSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close()
 	state := conn.ConnectionState()
 	if state.NegotiatedProtocol != "h2" {
 		t.Errorf("ALPN %q, want h2", state.NegotiatedProtocol)
@@ -58,7 +58,7 @@ func TestWithoutALPN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestPlaintextOnTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestCertificateFilesAreFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close() //nolint:errcheck // it was only asked for its certificate
+		defer conn.Close()
 		return conn.ConnectionState().PeerCertificates[0].Raw
 	}
 	if !bytes.Equal(served(), first) {

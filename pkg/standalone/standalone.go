@@ -80,7 +80,7 @@ func (f *Follower) Start(ctx context.Context) error {
 	if watcher, err := fsnotify.NewWatcher(); err != nil {
 		f.options.Log.Error(err, "Changes of files are not announced; reading them every so often", "interval", pollInterval.String())
 	} else {
-		defer watcher.Close() //nolint:errcheck // nothing is lost
+		defer watcher.Close()
 		events, overflows = watcher.Events, watcher.Errors
 		// Again and again, because the directory may have been replaced; polling covers a failure.
 		watch = func() { _ = watcher.Add(f.options.Dir) }
@@ -98,7 +98,8 @@ func (f *Follower) Start(ctx context.Context) error {
 			if !event.Has(fsnotify.Chmod) {
 				quiet.Reset(settle)
 			}
-		case <-overflows:
+		case err := <-overflows:
+			f.options.Log.V(1).Info("Some changes of files were missed; reading all", "reason", err.Error())
 			quiet.Reset(settle)
 		case <-quiet.C:
 			f.reload()
@@ -182,7 +183,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, err

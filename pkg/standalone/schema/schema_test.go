@@ -3,6 +3,8 @@ package schema
 import (
 	"context"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
@@ -144,5 +147,26 @@ func TestKinds(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(set))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// The page on configuration has every field of a policy and of an endpoint.
+func TestFieldsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := NewSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := set[Key("homing.dev/v1alpha1", "PrefixRoutingPolicy")].structural.Properties["spec"].Properties
+	item := set[Key("homing.dev/v1alpha1", "StaticEndpoints")].structural.Properties["endpoints"].Items.Properties
+	for _, fields := range []map[string]structural.Structural{spec, item} {
+		for name := range fields {
+			if !regexp.MustCompile("(?m)^\\| `" + name + "[.`]").Match(page) {
+				t.Errorf("%s has no row", name)
+			}
+		}
 	}
 }
