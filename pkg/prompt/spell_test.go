@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"unicode/utf16"
 )
@@ -338,7 +339,7 @@ func (s *speller) anthropicMessages(c conversation) array {
 			content = array{object{{"type", "text"}, {"text", text}}}
 		}
 		if results != nil {
-			content = append(results, content.(array)...)
+			content = slices.Concat(results, content.(array))
 			results = nil
 		}
 		for _, f := range t.calls {

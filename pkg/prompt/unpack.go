@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"strings"
 
@@ -97,7 +98,7 @@ func (r *Reader) unpack(whole bool) {
 	}
 	switch {
 	case r.done:
-	case err == io.EOF && whole:
+	case errors.Is(err, io.EOF) && whole:
 		r.end()
 	case !whole: // as at the hard bound, the key is made of what is there
 		r.finish()
