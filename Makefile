@@ -7,7 +7,6 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 IMAGE ?= homing:$(VERSION)
-PLATFORMS ?= linux/amd64,linux/arm64
 FUZZTIME ?= 30s
 TOOL := hack/tool.sh
 LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -23,8 +22,8 @@ build: ## Build bin/homing
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/homing ./cmd/homing
 
 .PHONY: image
-image: ## Build a container image (IMAGE=name:tag, PLATFORMS=linux/amd64,linux/arm64 with docker buildx)
-	@hack/image.sh '$(IMAGE)' '$(PLATFORMS)' '$(VERSION)'
+image: ## Build a container image (IMAGE=name:tag; PLATFORMS=linux/amd64,linux/arm64 builds both and pushes)
+	@hack/image.sh '$(IMAGE)' '$(VERSION)' '$(PLATFORMS)'
 
 .PHONY: clean
 clean: ## Remove what was built (.cache/ too with ALL=1)
@@ -63,8 +62,10 @@ fmt: ## Format the code
 	$(TOOL) golangci-lint fmt ./...
 
 .PHONY: generate
-generate: ## Make the CRD and the deep-copy functions from api/
+generate: ## Make the CRD, the deep-copy functions and the schemas of standalone files from their types
 	$(TOOL) controller-gen object crd paths=./api/... output:crd:dir=config/crd
+	$(TOOL) controller-gen crd paths=./pkg/standalone/schema paths=sigs.k8s.io/gateway-api-inference-extension/api/v1 \
+	  output:crd:dir=pkg/standalone/schema
 
 .PHONY: verify
 verify: ## Check that generated files, go.mod files and formatting are as they should be
