@@ -13,7 +13,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 ##@ Build
 
@@ -62,10 +62,11 @@ fmt: ## Format the code
 	$(TOOL) golangci-lint fmt ./...
 
 .PHONY: generate
-generate: ## Make the CRD, the deep-copy functions and the schemas of standalone files from their types
+generate: ## Make the CRD, the deep-copy functions and the schemas of files from the Go types
 	$(TOOL) controller-gen object crd paths=./api/... output:crd:dir=config/crd
-	$(TOOL) controller-gen crd paths=./pkg/standalone/schema paths=sigs.k8s.io/gateway-api-inference-extension/api/v1 \
-	  output:crd:dir=pkg/standalone/schema
+	$(TOOL) controller-gen crd paths=./pkg/standalone/schema \
+	  paths=sigs.k8s.io/gateway-api-inference-extension/api/v1 output:crd:dir=pkg/standalone/schema
+	cp config/crd/homing.dev_*.yaml charts/homing/crds/
 
 .PHONY: verify
 verify: ## Check that generated files, go.mod files and formatting are as they should be
