@@ -3,7 +3,9 @@ package extproc
 import (
 	"context"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
@@ -23,7 +25,7 @@ func (d *deafStream) Context() context.Context                    { return conte
 // picked is a stream whose answer is out, full duplex both ways.
 func picked(tb testing.TB) (*stream, *deafStream) {
 	tb.Helper()
-	g := newGateway(tb)
+	g := newLocal(tb)
 	st := g.service.streams.Get().(*stream)
 	deaf := &deafStream{}
 	st.rpc = deaf
@@ -39,7 +41,6 @@ func picked(tb testing.TB) (*stream, *deafStream) {
 	if st.phase != phaseResponse || deaf.replies != 2 {
 		tb.Fatalf("phase %d after %d replies, want the response's and 2", st.phase, deaf.replies)
 	}
-	tb.Cleanup(func() { st.finish(endEOF) })
 	return st, deaf
 }
 
@@ -61,6 +62,36 @@ func TestAResponseChunkAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestARequestAllocatesLittle bounds what the picker itself allocates for a whole request.
+func TestARequestAllocatesLittle(t *testing.T) {
+	g := newLocal(t, manyEndpoints(10))
+	script := []*extprocv3.ProcessingRequest{post("/v1/chat/completions"), body(chat[:30], false), body(chat[30:], true),
+		responseHeaders(false), responseTrailers()}
+	st := g.service.streams.Get().(*stream)
+	deaf := &deafStream{}
+	allocs := testing.AllocsPerRun(100, func() { st.play(t, deaf, script) })
+	if allocs > 2 { // the path, and the list of endpoints
+		t.Errorf("%v allocations for a request, want at most 2", allocs)
+	}
+	if g.metric("homing_picks_total", "home") != 101 {
+		t.Error("the requests were not picked by their key")
+	}
+	g.checkBalance()
+}
+
+// play handles a whole request.
+func (st *stream) play(tb testing.TB, deaf *deafStream, script []*extprocv3.ProcessingRequest) {
+	st.rpc = deaf
+	for _, m := range script {
+		st.in.Request = m.Request
+		if err := st.handle(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	st.finish(endEOF)
+	st.reset()
+}
+
 // chat32K is a chat of 32 KiB, cut into chunks as Envoy does it.
 func chat32K() []string {
 	message := `{"role":"user","content":"` + strings.Repeat("All happy families are alike. ", 32) + `"},`
@@ -76,7 +107,8 @@ func chat32K() []string {
 	return append(chunks, text)
 }
 
-// BenchmarkStream is a whole request over in-memory gRPC: both ends, so the picker's part is less.
+// BenchmarkStream is a whole request over in-memory gRPC. cpu-ns/op is of both ends, and so more than
+// the picker's part.
 func BenchmarkStream(b *testing.B) {
 	b.Run("chat=32KiB", func(b *testing.B) { benchmarkStream(b, 0) })
 	b.Run("chat=32KiB/chunks=100", func(b *testing.B) { benchmarkStream(b, 100) })
@@ -104,6 +136,8 @@ func benchmarkStream(b *testing.B, responseChunks int) {
 	replies := 1 + len(chunks) + 1 + responseChunks + 1
 
 	b.ReportAllocs()
+	before := cpuTime(b)
+	defer func() { b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op") }()
 	for b.Loop() {
 		rpc, err := g.client.Process(context.Background())
 		if err != nil {
@@ -126,9 +160,18 @@ func benchmarkStream(b *testing.B, responseChunks int) {
 	}
 }
 
+// cpuTime is what this process has used so far.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // BenchmarkHandle is the picker's own part of the same request, without gRPC and protobuf.
 func BenchmarkHandle(b *testing.B) {
-	g := newGateway(b, manyEndpoints(10))
+	g := newLocal(b, manyEndpoints(10))
 	script := []*extprocv3.ProcessingRequest{post("/v1/chat/completions")}
 	chunks := chat32K()
 	size := 0
@@ -137,20 +180,11 @@ func BenchmarkHandle(b *testing.B) {
 		script = append(script, body(c, i == len(chunks)-1))
 	}
 	script = append(script, responseHeaders(false), responseTrailers())
+	st, deaf := g.service.streams.Get().(*stream), &deafStream{}
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {
-		st := g.service.streams.Get().(*stream)
-		st.rpc = &deafStream{}
-		for _, m := range script {
-			st.in.Request = m.Request
-			if err := st.handle(); err != nil {
-				b.Fatal(err)
-			}
-		}
-		st.finish(endEOF)
-		st.reset()
-		g.service.streams.Put(st)
+		st.play(b, deaf, script)
 	}
 }
 

@@ -84,8 +84,9 @@ func specs(addresses ...string) []endpoint.Spec {
 	return list
 }
 
-// newGateway serves a pool of one endpoint, 10.0.0.1:8000, unless the options say otherwise.
-func newGateway(tb testing.TB, options ...option) *gateway {
+// newLocal makes a service of a pool with one endpoint, 10.0.0.1:8000, unless the options say
+// otherwise. Nothing serves it.
+func newLocal(tb testing.TB, options ...option) *gateway {
 	tb.Helper()
 	g := &gateway{tb: tb, store: endpoint.NewStore(), reg: prometheus.NewRegistry()}
 	pool := endpoint.PoolSpec{Name: llama, Port: 9002, Policy: endpoint.DefaultPolicy(), Endpoints: specs("10.0.0.1:8000")}
@@ -102,7 +103,13 @@ func newGateway(tb testing.TB, options ...option) *gateway {
 	}
 	g.publish(pool)
 	g.service = New(o)
+	return g
+}
 
+// newGateway serves such a service over in-memory gRPC.
+func newGateway(tb testing.TB, options ...option) *gateway {
+	tb.Helper()
+	g := newLocal(tb, options...)
 	listener := bufconn.Listen(1 << 20)
 	g.server = grpc.NewServer(grpc.StreamInterceptor(g.track))
 	g.service.Register(g.server)

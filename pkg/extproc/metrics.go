@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer, store *endpoint.Store) *Metrics {
 	m.refusals = counter("homing_immediate_responses_total", "Requests answered with an error instead of an endpoint.", "reason")
 	m.servedElsewhere = counter("homing_served_elsewhere_total", "Requests that another endpoint than the picked one served, as the gateway tells.")
 	m.closedEarly = counter("homing_streams_closed_early_total", "Streams that the gateway closed before the response ended.", "at")
-	m.withoutBody = counter("homing_picks_without_body_total", "Requests picked without their body because the gateway's request_body_mode hides it.")
+	m.withoutBody = counter("homing_picks_without_body_total", "Requests picked without the body that their key would come from.")
 	m.sinceFirst = histogram("homing_decision_seconds", "From a stream's first message to the answer that names the endpoint; waits for the client's body.",
 		prometheus.ExponentialBuckets(50e-6, 4, 10))
 	m.sinceKey = histogram("homing_pick_seconds", "From the message that completed the key to the answer that names the endpoint.",
@@ -142,7 +142,7 @@ type poolMetrics struct {
 
 var (
 	endNames   = [...]string{"eof", "canceled", "refused", "failed", "panic"}
-	phaseNames = [...]string{"start", "request", "picked", "response", "done", "local_reply"}
+	phaseNames = [...]string{"start", "request", "local_reply", "picked", "response", "done"}
 )
 
 // resolve finds the series of a pool; pool is nil when the snapshot does not have it.

@@ -74,14 +74,6 @@ func newReplies() *replies {
 	return r
 }
 
-// waitForBody is the answer to headers that says that the body is wanted before an endpoint is named.
-func (r *replies) waitForBody(m modes) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{
-		Response:     &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
-		ModeOverride: r.modeOverride(m, true),
-	}
-}
-
 // reset lets go of the last request's bytes.
 func (r *replies) reset() {
 	r.chunk.Body = nil
@@ -92,17 +84,17 @@ func (r *replies) reset() {
 // name fills in the endpoint reply. The metadata always carries the fallbacks; the header does so only
 // when the policy says that the gateway reads lists there, because some answer a list with 503.
 func (r *replies) name(p *picker.Pick, fallbackHeader bool) {
-	list := p.Endpoint.Address
+	list := append(r.header.RawValue[:0], p.Endpoint.Address...)
 	for _, f := range p.Fallbacks {
 		if f != nil {
-			list += "," + f.Address
+			list = append(append(list, ','), f.Address...)
 		}
 	}
-	r.metadata.StringValue = list
+	r.metadata.StringValue = string(list)
 	if !fallbackHeader {
-		list = p.Endpoint.Address
+		list = list[:len(p.Endpoint.Address)]
 	}
-	r.header.RawValue = append(r.header.RawValue[:0], list...)
+	r.header.RawValue = list
 }
 
 // modeOverride asks for what costs least and lasts longest: no response body, but the response's end.
@@ -125,6 +117,15 @@ func overwrite(h *corev3.HeaderValue) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{Header: h, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
 }
 
+// refusalReplies are the replies to the rows of the refusals table; all streams send the same ones.
+var refusalReplies = func() []*extprocv3.ProcessingResponse {
+	replies := make([]*extprocv3.ProcessingResponse, len(refusals))
+	for i := range refusals {
+		replies[i] = immediate(&refusals[i])
+	}
+	return replies
+}()
+
 // immediate is the reply to a request that is refused.
 func immediate(r *refusal) *extprocv3.ProcessingResponse {
 	headers := []*corev3.HeaderValueOption{overwrite(&corev3.HeaderValue{Key: "content-type", RawValue: []byte("application/json")})}
@@ -139,4 +140,93 @@ func immediate(r *refusal) *extprocv3.ProcessingResponse {
 			Details: "homing_" + r.reason,
 		},
 	}}
+}
+
+// answerNotYet answers the headers of a request whose body is wanted before an endpoint is named.
+func (st *stream) answerNotYet() error {
+	return st.rpc.SendMsg(&extprocv3.ProcessingResponse{
+		Response:     &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+		ModeOverride: st.replies.modeOverride(st.modes, true),
+	})
+}
+
+// answerHeaders picks, and names the endpoint in the answer to the headers.
+func (st *stream) answerHeaders(req picker.Request) error {
+	st.replies.endpoint.Response = &st.replies.inHeaders
+	st.replies.endpoint.ModeOverride = st.replies.modeOverride(st.modes, false)
+	return st.answer(req)
+}
+
+// answerBody does so in the answer to a buffered body: Envoy still holds the headers then.
+func (st *stream) answerBody(req picker.Request) error {
+	st.replies.endpoint.Response = &st.replies.inBody
+	st.replies.endpoint.ModeOverride = nil
+	return st.answer(req)
+}
+
+// answerTrailers does so in the answer to trailers, where only the metadata can name it.
+func (st *stream) answerTrailers(req picker.Request) error {
+	st.replies.endpoint.Response = &st.replies.inTrailers
+	st.replies.endpoint.ModeOverride = nil
+	return st.answer(req)
+}
+
+func (st *stream) answer(req picker.Request) error {
+	if err := st.choose(req); err != nil {
+		return err
+	}
+	st.replies.name(&st.pick, st.pool.Policy.FallbackHeader)
+	if err := st.rpc.SendMsg(&st.replies.endpoint); err != nil {
+		return err
+	}
+	st.answered = st.service.Now()
+	st.metrics.sinceFirst.Observe(st.answered.Sub(st.started).Seconds())
+	st.metrics.sinceKey.Observe(st.answered.Sub(st.received).Seconds())
+	return nil
+}
+
+// refuse answers with an immediate response, after which Envoy wants nothing more of the stream.
+func (st *stream) refuse(cause error) error {
+	i := refusalOf(cause)
+	st.metrics.refusals[i].Inc()
+	if err := st.rpc.SendMsg(refusalReplies[i]); err != nil {
+		return err
+	}
+	return errRefused
+}
+
+// passOnHeld hands back the chunks that were held. None of them is the last.
+func (st *stream) passOnHeld() error {
+	for i, body := range st.held {
+		if err := st.passOn(&st.replies.requestChunk, body, false); err != nil {
+			return err
+		}
+		st.held[i] = nil // sent, so not to be kept for as long as the rest takes
+	}
+	st.dropHeld()
+	return nil
+}
+
+func (st *stream) dropHeld() {
+	clear(st.held)
+	st.held = st.held[:0]
+}
+
+// passOn hands bytes back unchanged, in pieces that Envoy takes; reply is one of the chunk replies.
+func (st *stream) passOn(reply *extprocv3.ProcessingResponse, body []byte, last bool) error {
+	if len(body) == 0 && !last {
+		return nil
+	}
+	chunk := &st.replies.chunk
+	for {
+		n := min(len(body), maxChunk)
+		chunk.Body, body = body[:n], body[n:]
+		chunk.EndOfStream = last && len(body) == 0
+		if err := st.rpc.SendMsg(reply); err != nil {
+			return err
+		}
+		if len(body) == 0 {
+			return nil
+		}
+	}
 }

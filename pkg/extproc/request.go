@@ -68,7 +68,10 @@ func (m modes) hidesBody() bool {
 type request struct {
 	path, contentEncoding string
 	isolation             uint64 // digest of the isolation header, 0 without
-	subset                []netip.AddrPort
+	// conversational requests may keep their body open until the response comes, so that waiting for it
+	// could be waiting for ever: upgrades (WebSocket), CONNECT and gRPC.
+	conversational bool
+	subset         []netip.AddrPort
 }
 
 func (r *request) read(headers *corev3.HeaderMap, metadata *corev3.Metadata) {
@@ -81,6 +84,12 @@ func (r *request) read(headers *corev3.HeaderMap, metadata *corev3.Metadata) {
 			r.contentEncoding = valueOf(h)
 		case isolationHeader:
 			r.isolation = prefix.Digest(valueOf(h))
+		case ":method":
+			r.conversational = r.conversational || valueOf(h) == "CONNECT"
+		case "upgrade":
+			r.conversational = true
+		case "content-type":
+			r.conversational = r.conversational || strings.HasPrefix(valueOf(h), "application/grpc")
 		}
 	}
 	if hint, ok := metadata.GetFilterMetadata()[subsetNamespace].GetFields()[subsetKey]; ok {

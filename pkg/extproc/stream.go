@@ -21,10 +21,10 @@ type phase uint8
 const (
 	phaseStart      phase = iota // nothing came yet
 	phaseRequest                 // the request's body is read for its key
+	phaseLocalReply              // Envoy answers by itself before a pick: there is nothing left to pick for
 	phasePicked                  // an endpoint was picked and named; the body passes through
 	phaseResponse                // the response has begun
 	phaseDone                    // the response's end was seen; not every mode shows it
-	phaseLocalReply              // Envoy answers by itself: there is nothing to pick for
 )
 
 // errRefused ends a stream after its immediate response.
@@ -49,10 +49,11 @@ type exchange struct {
 	pick    picker.Pick
 	phase   phase
 
-	requestEnded bool // by a flag, an empty chunk or trailers
-	openEnded    bool // the response did not say how long it is
-	bodySeen     bool // of the response
-	servedKnown  bool // the gateway said which endpoint served
+	requestEnded  bool // by a flag, an empty chunk or trailers
+	responseEnded bool // likewise
+	openEnded     bool // the response did not say how long it is
+	bodySeen      bool // of the response
+	servedKnown   bool // the gateway said which endpoint served
 
 	started  time.Time // when the first message came
 	received time.Time // when the message came that completed the key
@@ -61,8 +62,7 @@ type exchange struct {
 
 // reset drops everything that belongs to the last request.
 func (st *stream) reset() {
-	clear(st.held)
-	st.held = st.held[:0]
+	st.dropHeld()
 	st.in.Reset()
 	st.replies.reset()
 	st.rpc = nil
@@ -132,11 +132,10 @@ func (st *stream) requestHeaders(h *extprocv3.HttpHeaders) error {
 	st.request.read(h.GetHeaders(), st.in.MetadataContext)
 	st.requestEnded = h.GetEndOfStream()
 
-	keyed := st.pool.Policy.Strategy.UsesKey()
-	switch {
-	case st.requestEnded || !keyed:
+	if st.requestEnded || !st.pool.Policy.Strategy.UsesKey() {
 		return st.answerHeaders(st.request.keyOfHeaders())
-	case st.modes.hidesBody():
+	}
+	if st.modes.hidesBody() || st.request.conversational {
 		st.metrics.withoutBody.Inc()
 		return st.answerHeaders(st.request.keyOfHeaders())
 	}
@@ -147,7 +146,7 @@ func (st *stream) requestHeaders(h *extprocv3.HttpHeaders) error {
 	if st.modes.duplexRequest() {
 		return nil // the answer waits for the key, and so does Envoy
 	}
-	return st.rpc.SendMsg(st.replies.waitForBody(st.modes))
+	return st.answerNotYet()
 }
 
 func (st *stream) requestBody(b *extprocv3.HttpBody) error {
@@ -189,53 +188,25 @@ func (st *stream) requestChunk(body []byte, last bool) error {
 	return st.passOn(&st.replies.requestChunk, body, last)
 }
 
-// passOnHeld hands back the chunks that were held. None of them is the last.
-func (st *stream) passOnHeld() error {
-	for i, body := range st.held {
-		if err := st.passOn(&st.replies.requestChunk, body, false); err != nil {
-			return err
-		}
-		st.held[i] = nil
-	}
-	st.held = st.held[:0]
-	return nil
-}
-
-// passOn hands bytes back unchanged, in pieces that Envoy takes; reply is one of the chunk replies.
-func (st *stream) passOn(reply *extprocv3.ProcessingResponse, body []byte, last bool) error {
-	if len(body) == 0 && !last {
-		return nil
-	}
-	chunk := &st.replies.chunk
-	for {
-		n := min(len(body), maxChunk)
-		chunk.Body, body = body[:n], body[n:]
-		chunk.EndOfStream = last && len(body) == 0
-		if err := st.rpc.SendMsg(reply); err != nil {
-			return err
-		}
-		if len(body) == 0 {
-			return nil
-		}
-	}
-}
-
 func (st *stream) requestTrailers() error {
+	reading := st.phase == phaseRequest
+	if reading {
+		st.received = st.service.Now()
+	}
 	switch {
 	case st.phase == phaseStart:
 		return status.Error(codes.InvalidArgument, "request trailers without headers: request_header_mode must be SEND")
-	case st.phase == phaseRequest && st.modes.duplexRequest():
-		st.received = st.service.Now()
+	case reading && !st.modes.duplexRequest(): // buffered, and there was nothing to buffer
+		return st.answerTrailers(st.key())
+	case reading:
 		if err := st.answerHeaders(st.key()); err != nil {
 			return err
 		}
 		if err := st.passOnHeld(); err != nil {
 			return err
 		}
-	case st.phase == phaseRequest: // buffered, and there was nothing to buffer
-		st.received = st.service.Now()
-		st.requestEnded = true
-		return st.answerTrailers(st.key())
+	case st.requestEnded && st.modes.duplexRequest(): // twice, or too late to matter
+		return nil
 	}
 	st.requestEnded = true
 	return st.rpc.SendMsg(continueRequestTrailers)
@@ -256,7 +227,7 @@ func (st *stream) key() picker.Request {
 	return picker.Request{Key: prefix.Of(scope, p.Text), HasKey: true, Subset: st.request.subset}
 }
 
-// choose picks and counts an endpoint and fills in the reply that names it.
+// choose picks an endpoint and counts the request there. A request that cannot have one is refused.
 func (st *stream) choose(req picker.Request) error {
 	st.pool = st.service.Store.Snapshot().Pool(st.service.Pool)
 	st.metrics = st.service.metricsOf(st.pool)
@@ -268,7 +239,6 @@ func (st *stream) choose(req picker.Request) error {
 	}
 	st.phase = phasePicked
 	st.metrics.picks[st.pick.Outcome].Inc()
-	st.replies.name(&st.pick, st.pool.Policy.FallbackHeader)
 	if log := st.service.Log.V(1); log.Enabled() {
 		log.Info("picked", "endpoint", st.pick.Endpoint.Name, "address", st.pick.Endpoint.Address,
 			"outcome", st.pick.Outcome.String(), "subset", req.Subset != nil)
@@ -276,64 +246,14 @@ func (st *stream) choose(req picker.Request) error {
 	return nil
 }
 
-// answerHeaders picks and names the endpoint in the answer to the headers.
-func (st *stream) answerHeaders(req picker.Request) error {
-	if err := st.choose(req); err != nil {
-		return err
-	}
-	st.replies.endpoint.Response = &st.replies.inHeaders
-	st.replies.endpoint.ModeOverride = st.replies.modeOverride(st.modes, false)
-	return st.answer()
-}
-
-// answerBody does the same in the answer to a buffered body: Envoy still holds the headers then.
-func (st *stream) answerBody(req picker.Request) error {
-	if err := st.choose(req); err != nil {
-		return err
-	}
-	st.replies.endpoint.Response = &st.replies.inBody
-	st.replies.endpoint.ModeOverride = nil
-	return st.answer()
-}
-
-// answerTrailers can name the endpoint in the metadata only.
-func (st *stream) answerTrailers(req picker.Request) error {
-	if err := st.choose(req); err != nil {
-		return err
-	}
-	st.replies.endpoint.Response = &st.replies.inTrailers
-	st.replies.endpoint.ModeOverride = nil
-	return st.answer()
-}
-
-func (st *stream) answer() error {
-	if err := st.rpc.SendMsg(&st.replies.endpoint); err != nil {
-		return err
-	}
-	st.answered = st.service.Now()
-	st.metrics.sinceFirst.Observe(st.answered.Sub(st.started).Seconds())
-	st.metrics.sinceKey.Observe(st.answered.Sub(st.received).Seconds())
-	return nil
-}
-
-// refuse answers with an immediate response, after which Envoy wants nothing more of the stream.
-func (st *stream) refuse(cause error) error {
-	i := refusalOf(cause)
-	st.metrics.refusals[i].Inc()
-	if err := st.rpc.SendMsg(immediate(&refusals[i])); err != nil {
-		return err
-	}
-	return errRefused
-}
-
 func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
-	if st.phase < phasePicked { // Envoy answered by itself, before or while we read
+	switch {
+	case st.phase >= phasePicked:
+		st.phase = max(st.phase, phaseResponse)
+	default: // Envoy answers by itself, before or while the body is read
 		st.phase = phaseLocalReply
 		st.requestEnded = true
-		clear(st.held)
-		st.held = st.held[:0]
-	} else if st.phase < phaseResponse {
-		st.phase = phaseResponse
+		st.dropHeld()
 	}
 	st.noteServed()
 	st.openEnded = openEnded(h.GetHeaders())
@@ -348,21 +268,19 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 }
 
 func (st *stream) responseBody(b *extprocv3.HttpBody) error {
+	again := st.responseEnded
 	st.bodySeen = true
-	last := b.GetEndOfStream()
-	if !st.modes.duplexResponse() {
-		if last {
-			st.responseEnds()
-		}
-		return st.rpc.SendMsg(continueResponseBody)
-	}
-	if st.phase == phaseDone { // a second end, as for requests
-		return nil
-	}
-	if last {
+	if b.GetEndOfStream() {
 		st.responseEnds()
 	}
-	return st.passOn(&st.replies.responseChunk, b.GetBody(), last)
+	switch {
+	case !st.modes.duplexResponse():
+		return st.rpc.SendMsg(continueResponseBody)
+	case again: // a second end, as for requests
+		return nil
+	default:
+		return st.passOn(&st.replies.responseChunk, b.GetBody(), b.GetEndOfStream())
+	}
 }
 
 func (st *stream) responseTrailers() error {
@@ -372,7 +290,8 @@ func (st *stream) responseTrailers() error {
 }
 
 func (st *stream) responseEnds() {
-	if st.phase >= phasePicked && st.phase < phaseDone {
+	st.responseEnded = true
+	if st.phase >= phasePicked {
 		st.phase = phaseDone
 	}
 }
@@ -400,7 +319,7 @@ func (st *stream) finish(e end) {
 		st.metrics.releases.Inc()
 	}
 	st.metrics.streams[e][st.phase].Inc()
-	if st.phase >= phasePicked && st.phase < phaseLocalReply {
+	if st.phase >= phasePicked {
 		st.noteEnd(e)
 	}
 }

@@ -155,6 +155,18 @@ func TestModes(t *testing.T) {
 			says(post("/v1/chat/completions"), "request headers: "+named+" override NONE/NONE/SEND"),
 			says(responseHeaders(false), "response headers:"),
 		}},
+		"an upgrade does not wait for a body": {fullDuplex, fullDuplex, nil, []step{
+			says(headers(false, ":method", "GET", ":path", "/v1/realtime", "upgrade", "websocket"), "request headers: "+named),
+			says(responseHeaders(false), "response headers:"),
+			says(body("frame", false), `request body: "frame"`),
+		}},
+		"nor does CONNECT": {fullDuplex, none, nil, []step{
+			says(headers(false, ":method", "CONNECT", ":path", "/"), "request headers: "+named),
+		}},
+		"nor does gRPC, whose calls may be conversations": {fullDuplex, none, nil, []step{
+			says(headers(false, ":method", "POST", ":path", "/inference.GRPCInferenceService/ModelStreamInfer",
+				"content-type", "application/grpc"), "request headers: "+named),
+		}},
 		"a local reply first": {fullDuplex, fullDuplex, nil, []step{
 			says(responseHeaders(false), "response headers:"),
 			says(responseBody("bad request", true), `response body: "bad request" end`),
