@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -37,7 +38,7 @@ type simulation struct {
 	hardwareScale             float64
 	kvTokens                  int
 	frontend                  time.Duration
-	json                      bool
+	sensitivity, json         bool
 	plot                      string
 	quiet                     bool
 }
@@ -47,6 +48,7 @@ var defaultStrategies = []string{"Random", "LeastOutstandingRequests", "PrefixAw
 func (s *simulation) register(set *pflag.FlagSet) {
 	set.StringVar(&s.workload, "workload", "mooncake-conversation", "the `name` of a workload that comes with homing; see the list above")
 	set.StringVar(&s.trace, "trace", "", "a `file` of your own traffic in Mooncake's format, instead of --workload")
+	set.StringVar(&s.requests, "requests", "", "a `file` of your own request bodies, one JSON object a line, instead of --workload: as they are, or as \"body\" beside \"url\", \"timestamp\" in ms and \"output_tokens\"; without timestamps one comes every second, times --rate")
 	set.StringVar(&s.part, "part", "all", "which `part` of the workload by time: all, first or second half, to tune on one and report the other")
 	set.StringSliceVar(&s.strategies, "strategies", defaultStrategies, "the `names` of the strategies to compare, or all; see the list above")
 	set.IntSliceVar(&s.lengths, "prefix-lengths", []int{endpoint.DefaultPrefixLength}, "the prefixLength of the policy, 1024..65536 `characters`; several are a sweep")
@@ -65,7 +67,9 @@ func (s *simulation) register(set *pflag.FlagSet) {
 	set.IntVar(&s.kvTokens, "kv-tokens", 0, "how many `tokens` an engine's KV cache holds (default: as the hardware has it)")
 	set.DurationVar(&s.frontend, "frontend", -1, "how `long` a request takes before an engine schedules it: network, HTTP, tokenizer (default: as the hardware has it)")
 	set.Float64Var(&s.hardwareScale, "hardware-scale", 1, "a `factor` on every step time of the engines, as 0.8 and 1.2 for a sensitivity run")
+	set.BoolVar(&s.sensitivity, "sensitivity", false, "also run with each constant of the hardware 20% smaller and greater")
 	set.BoolVar(&s.json, "json", false, "print JSON instead of a table")
+	set.StringVar(&s.plot, "plot", "", "write curves of TTFT, hit rate and load to this `file`, an HTML page that needs nothing else")
 	set.BoolVar(&s.quiet, "quiet", false, "show no progress on standard error")
 }
 
@@ -75,8 +79,21 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate",
 		Short: "Learn what a strategy or a setting would bring, before changing anything",
 		Long:  simulateHelp(),
-		Example: `  # What do three strategies make of an hour of a chat service?
-  homing simulate --workload mooncake-conversation --rate 1.5`,
+		Example: `  # What do three strategies make of an hour of a chat service, at one and a half times its rate?
+  homing simulate --workload mooncake-conversation --rate 1.5
+
+  # Which prefixLength and threshold would have been best? Tune on the first half, report the second.
+  homing simulate --part first --strategies PrefixAware --prefix-lengths 1024,4096,16384,65536 --thresholds 4,16,64,256
+  homing simulate --part second --strategies all --plot report.html
+
+  # And for your own traffic: a file of request bodies, one a line.
+  homing simulate --requests bodies.jsonl --engines 4 --rate 5 --prefix-lengths 1024,2048,4096,8192
+
+  # What happens when one of seven engines dies, and is replaced?
+  homing simulate --event 20m:kill:3 --event 25m:add
+
+  # Three pickers that share nothing, five seeds, machine-readable.
+  homing simulate --workload agents --replicas 3 --seeds 5 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -185,6 +202,12 @@ func (s *simulation) check() error {
 			return fmt.Errorf("%s %d: want %d..%d", b.flag, b.value, b.min, b.max)
 		}
 	}
+	if !slices.Contains([]string{"all", "first", "second"}, s.part) {
+		return fmt.Errorf("--part %s: want all, first or second", s.part)
+	}
+	if s.trace != "" && s.requests != "" {
+		return errors.New("--trace and --requests: want one of them")
+	}
 	if s.rate <= 0 || s.hardwareScale <= 0 || s.warmup < 0 {
 		return fmt.Errorf("--rate %g, --hardware-scale %g, --warmup %s: want more than 0, more than 0, and 0s or more", s.rate, s.hardwareScale, s.warmup)
 	}
@@ -215,6 +238,10 @@ func (s *simulation) base() (func(uint64) (*simulate.Workload, error), error) {
 		w, err := s.read(s.trace, simulate.ReadMooncake)
 		return func(uint64) (*simulate.Workload, error) { return w, err }, err
 	}
+	if s.requests != "" {
+		w, err := s.read(s.requests, simulate.ReadBodies)
+		return func(uint64) (*simulate.Workload, error) { return w, err }, err
+	}
 	b, err := simulate.FindBuiltin(s.workload)
 	if err != nil {
 		return nil, fmt.Errorf("--workload: %w", err)
@@ -242,12 +269,68 @@ func (s *simulation) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	shown := newProgress(errOut)
+	if !s.quiet {
+		study.Progress = shown.show
+	}
 	report, err := study.Report(ctx)
+	if err == nil && s.sensitivity {
+		report.Sensitivity, err = study.Sensitivity(ctx)
+	}
+	shown.end()
 	if err != nil {
 		return err
+	}
+	if s.plot != "" {
+		if err := s.writePlot(report); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
 	}
 	if s.json {
 		return report.WriteJSON(out)
 	}
 	return report.WriteTable(out)
+}
+
+func (s *simulation) writePlot(report *simulate.Report) error {
+	file, err := os.Create(s.plot)
+	if err != nil {
+		return err
+	}
+	return errors.Join(report.WritePlot(file), file.Close())
+}
+
+// progress shows how far a study is: on a terminal in one line that changes, elsewhere in a line a run.
+type progress struct {
+	to       io.Writer
+	terminal bool
+	shown    time.Time
+	run      int
+}
+
+func newProgress(to io.Writer) *progress {
+	p := &progress{to: to}
+	if file, ok := to.(*os.File); ok {
+		info, err := file.Stat()
+		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return p
+}
+
+func (p *progress) show(at simulate.Progress) {
+	if p.terminal {
+		if time.Since(p.shown) > 100*time.Millisecond {
+			p.shown = time.Now()
+			fmt.Fprintf(p.to, "\r\033[Krun %d of %d: %v, seed %d, %d%%", at.Run, at.Runs, at.Variant, at.Seed, 100*at.Ended/max(at.Requests, 1))
+		}
+	} else if at.Run != p.run {
+		p.run = at.Run
+		fmt.Fprintf(p.to, "run %d of %d: %v, seed %d\n", at.Run, at.Runs, at.Variant, at.Seed)
+	}
+}
+
+func (p *progress) end() {
+	if p.terminal {
+		fmt.Fprint(p.to, "\r\033[K")
+	}
 }

@@ -6,37 +6,36 @@ import "time"
 type EventEffect struct {
 	Event string `json:"event"`
 	// Moved is the share of the groups seen shortly before and after that went to another engine after;
-	// MovedAnyway the same share at a time just before, when nothing changed.
+	// MovedAnyway the same had nothing happened.
 	Moved       float64 `json:"groups_moved"`
 	MovedAnyway float64 `json:"groups_moved_anyway"`
 	// Groups is how many that is of.
 	Groups int `json:"groups"`
-	// HitBefore is the token hit rate in the window before; HitLowest that of the worst tenth of a window
-	// after, and Dip how long after the event it stayed below 95 % of HitBefore.
-	HitBefore float64 `json:"hit_rate_before"`
-	HitLowest float64 `json:"hit_rate_lowest"`
-	Dip       float64 `json:"dip_seconds"`
+	// HitWithout is the token hit rate in the window after, had nothing happened, and Depth how much lower it
+	// was in the worst tenth of that window. Dip is how long after the event it came back to within 5 % of
+	// what it would have been, for good.
+	HitWithout float64 `json:"hit_rate_without_event"`
+	Depth      float64 `json:"dip_depth"`
+	Dip        float64 `json:"dip_seconds"`
 }
 
 // effectWindow is what "shortly" means: how much before and after an event is looked at.
 const effectWindow = 5 * time.Minute
 
-func (r *Result) effects(events []Event) (effects []EventEffect) {
+// effects compares the run with a quiet one, in which no event happened.
+func (r *Result) effects(events []Event, quiet *Result) (effects []EventEffect) {
 	for _, e := range events {
 		effect := EventEffect{Event: e.String()}
 		effect.Moved, effect.Groups = r.moved(e.At)
-		effect.MovedAnyway, _ = r.moved(e.At - effectWindow)
-		effect.HitBefore = r.hitRate(e.At-effectWindow, e.At)
-		effect.HitLowest = effect.HitBefore
+		effect.MovedAnyway, _ = quiet.moved(e.At)
+		effect.HitWithout, _ = quiet.hitRate(e.At, e.At+effectWindow)
 		const slice = effectWindow / 10
-		for at := e.At; at < r.End; at += slice {
-			rate := r.hitRate(at, at+slice)
-			if at < e.At+effectWindow {
-				effect.HitLowest = min(effect.HitLowest, rate)
-			}
-			if rate >= .95*effect.HitBefore {
-				effect.Dip = (at - e.At).Seconds()
-				break
+		for at := e.At; at < e.At+effectWindow; at += slice {
+			without, _ := quiet.hitRate(at, at+slice)
+			with, any := r.hitRate(at, at+slice)
+			if any && with < .95*without {
+				effect.Depth = max(effect.Depth, without-with)
+				effect.Dip = (at + slice - e.At).Seconds()
 			}
 		}
 		effects = append(effects, effect)
@@ -76,8 +75,8 @@ func (r *Result) moved(at time.Duration) (share float64, groups int) {
 	return ratio(moved, groups), groups
 }
 
-// hitRate is the token hit rate of the requests sent in [from, to).
-func (r *Result) hitRate(from, to time.Duration) float64 {
+// hitRate is the token hit rate of the requests sent in [from, to), and whether there were any.
+func (r *Result) hitRate(from, to time.Duration) (rate float64, any bool) {
 	var prompt, hit int
 	for _, rec := range r.Records {
 		if rec.Fate == Served && rec.Sent >= from && rec.Sent < to {
@@ -85,5 +84,5 @@ func (r *Result) hitRate(from, to time.Duration) float64 {
 			hit += rec.Hit
 		}
 	}
-	return ratio(hit, prompt)
+	return ratio(hit, prompt), prompt > 0
 }

@@ -9,13 +9,13 @@ import (
 // all replicas' requests, since each sees all.
 func oracles() []Strategy {
 	return []Strategy{
-		{Name: "KnownGroups", About: "a client that knows the workload's groups and keeps each at one engine", New: func(env Env) Router {
+		{Name: "KnownGroups", About: "a client that knows the workload's groups and keeps each at one engine", Oracle: true, New: func(env Env) Router {
 			return &knownGroups{tally: newTally(env), home: map[uint64]int{}, groups: map[int]int{}}
 		}},
-		{Name: "OracleGreedy", About: "the engine that truly has the least to compute before this request's first token", New: func(env Env) Router {
+		{Name: "OracleGreedy", About: "the engine that truly has the least to compute before this request's first token", Oracle: true, New: func(env Env) Router {
 			return &oracle{newTally(env), 1}
 		}},
-		{Name: "OracleWork", About: "the same, but what this request adds counts twice, since it keeps others waiting too", New: func(env Env) Router {
+		{Name: "OracleWork", About: "the same, but what this request adds counts twice, since it keeps others waiting too", Oracle: true, New: func(env Env) Router {
 			return &oracle{newTally(env), 2}
 		}},
 	}

@@ -46,6 +46,8 @@ type Strategy struct {
 	About string
 	// UsesLength and UsesThreshold say which numbers of the policy matter to it.
 	UsesLength, UsesThreshold bool
+	// Oracle says that it sees what no picker can.
+	Oracle bool
 	// New makes one replica.
 	New func(Env) Router
 }

@@ -59,6 +59,8 @@ func (v Variant) String() string {
 // Outcome is what a variant did.
 type Outcome struct {
 	Variant
+	// Oracle says that no picker could do this.
+	Oracle bool `json:"oracle,omitempty"`
 	// Mean and Interval are over seeds: the mean, and half the width of its 95 % confidence interval, which
 	// is 0 for one seed.
 	Mean     Metrics `json:"mean"`
@@ -76,7 +78,7 @@ func (s *Study) Run(ctx context.Context) ([]Outcome, error) {
 	runs := s.variants()
 	outcomes := make([]Outcome, len(runs))
 	for i := range runs {
-		outcomes[i].Variant = runs[i].variant
+		outcomes[i].Variant, outcomes[i].Oracle = runs[i].variant, runs[i].strategy.Oracle
 	}
 	for n, seed := range s.Seeds {
 		w, err := s.Workload(seed)
@@ -94,7 +96,9 @@ func (s *Study) Run(ctx context.Context) ([]Outcome, error) {
 			outcomes[i].PerSeed = append(outcomes[i].PerSeed, result.Metrics(s.Warmup))
 			if n == 0 {
 				outcomes[i].First = result
-				outcomes[i].Events = result.effects(s.Events)
+				if outcomes[i].Events, err = s.effects(ctx, s.config(v, w, seed, p), result); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
@@ -102,6 +106,19 @@ func (s *Study) Run(ctx context.Context) ([]Outcome, error) {
 		outcomes[i].Mean, outcomes[i].Interval = summary(outcomes[i].PerSeed)
 	}
 	return outcomes, nil
+}
+
+// effects compares a run with one in which nothing happens to the engines.
+func (s *Study) effects(ctx context.Context, c Config, result *Result) ([]EventEffect, error) {
+	if len(s.Events) == 0 {
+		return nil, nil
+	}
+	c.Events = nil
+	quiet, err := Run(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return result.effects(s.Events, quiet), nil
 }
 
 func (s *Study) config(v run, w *Workload, seed uint64, p Progress) Config {

@@ -177,7 +177,7 @@ func tenChats(o WorkloadOptions) (*Workload, error) {
 	system := []Span{m.text(270)}
 	for i := range uint64(10) {
 		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
-			turns: 10, opening: system, group: i, question: func() int { return m.length(300, .4, 1000) },
+			turns: 10, opening: system, group: i, question: func() int { return m.length(400, .4, 1500) },
 			answer: func() int { return 16 }, longest: 1 << 20,
 		})})
 	}
