@@ -11,17 +11,23 @@ import (
 	"testing"
 )
 
-// Helm runs helm as the administrator of this cluster.
+// Helm runs helm, with no state of the user's.
 type Helm struct {
 	bin string
 	env []string
 }
 
-// Helm is helm for this cluster, with no state of the user's.
+// Helm is helm as the administrator of this cluster.
 func (c *Cluster) Helm(t testing.TB) *Helm {
 	t.Helper()
+	return NewHelm(t, c.kubeconfig)
+}
+
+// NewHelm is helm for the cluster of a kubeconfig; empty, it is for what needs no cluster.
+func NewHelm(t testing.TB, kubeconfig string) *Helm {
+	t.Helper()
 	home := t.TempDir()
-	return &Helm{bin: ensure(t, "helm")["helm"], env: append(os.Environ(), "KUBECONFIG="+c.kubeconfig,
+	return &Helm{bin: ensure(t, "helm")["helm"], env: append(os.Environ(), "KUBECONFIG="+kubeconfig,
 		"HELM_CACHE_HOME="+filepath.Join(home, "cache"), "HELM_CONFIG_HOME="+filepath.Join(home, "config"),
 		"HELM_DATA_HOME="+filepath.Join(home, "data"))}
 }

@@ -25,6 +25,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 	inferencev1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 
 	"github.com/homing-dev/homing/api/v1alpha1"
@@ -41,6 +42,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
+	runtimelog.SetLogger(logr.Discard())
 	c := cluster.Start(t)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, inferencev1.Install, v1alpha1.AddToScheme} {
