@@ -82,6 +82,14 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	chain, err := cert.ParseCertsPEM(certificate) // the server's certificate, and that of its own authority
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := cert.EncodeCertificates(chain[len(chain)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
 	signing, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		t.Fatal(err)
@@ -94,8 +102,9 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 	c.Config = &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", port),
 		BearerToken:     adminToken,
-		TLSClientConfig: rest.TLSClientConfig{CAData: certificate},
+		TLSClientConfig: rest.TLSClientConfig{CAData: authority},
 		QPS:             -1,
+		WarningHandler:  rest.NoWarnings{}, // they are for whoever writes manifests
 	}
 	web, err := rest.HTTPClientFor(c.Config)
 	if err != nil {

@@ -143,7 +143,7 @@ func StartEnvoyGateway(t testing.TB, c *cluster.Cluster) *EnvoyGateway {
 }
 
 // StartEnvoy runs the data plane of a Gateway until the test ends, at the address of the pod that Envoy Gateway has
-// made for it and by that pod's own command line, and waits until it is configured.
+// made for it and with that pod's bootstrap, and waits until it is configured.
 func (g *EnvoyGateway) StartEnvoy(t testing.TB, namespace, gateway string) *Gateway {
 	t.Helper()
 	labels := client.MatchingLabels{"gateway.envoyproxy.io/owning-gateway-namespace": namespace,
@@ -177,8 +177,9 @@ func (g *EnvoyGateway) listenerPort(t testing.TB, labels client.MatchingLabels) 
 	return services.Items[0].Spec.Ports[0].TargetPort.String()
 }
 
-// envoyArgs is the command line of the Envoy in a gateway's pod, with what differs here: where Envoy Gateway and the
-// pod's files are, and the ports of Envoy's own interfaces, which are Envoy Gateway's too.
+// envoyArgs is who the Envoy in a gateway's pod is and its bootstrap, as the pod's command line says, with what differs
+// here: where Envoy Gateway and the pod's files are, and the ports of Envoy's own interfaces, which are Envoy
+// Gateway's too.
 func (g *EnvoyGateway) envoyArgs(t testing.TB, pod corev1.Pod, admin int) []string {
 	t.Helper()
 	stats, err := env.FreePort()
@@ -196,9 +197,14 @@ func (g *EnvoyGateway) envoyArgs(t testing.TB, pod corev1.Pod, admin int) []stri
 	replace := strings.NewReplacer("/sds/", sds+"/", "port_value: 19000", fmt.Sprintf("port_value: %d", admin),
 		"port_value: 19001", fmt.Sprintf("port_value: %d", stats),
 		"envoy-gateway."+systemNamespace+".svc.cluster.local.", "127.0.0.1", "$(ENVOY_POD_NAME)", pod.Name)
+	given := pod.Spec.Containers[i].Args
 	var args []string
-	for _, arg := range pod.Spec.Containers[i].Args {
-		args = append(args, replace.Replace(arg))
+	for _, name := range []string{"--service-cluster", "--service-node", "--config-yaml"} {
+		at := slices.Index(given, name)
+		if at < 0 || at+1 == len(given) {
+			t.Fatalf("pod %s runs Envoy without %s: %q", pod.Name, name, given)
+		}
+		args = append(args, name, replace.Replace(given[at+1]))
 	}
 	return args
 }
