@@ -56,7 +56,7 @@ func (e Errors) sort() {
 }
 
 // parseFile splits a file into its documents. Empty ones are left out.
-func parseFile(file string, content []byte) ([]document, error) {
+func parseFile(file string, content []byte) ([]document, *Error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var docs []document
 	for {
@@ -73,7 +73,7 @@ func parseFile(file string, content []byte) ([]document, error) {
 		}
 		doc := document{file: file, node: root.Content[0]}
 		if doc.node.Kind != yaml.MappingNode {
-			return nil, Error{file, doc.node.Line, "a document must be a mapping that starts with apiVersion and kind"}
+			return nil, &Error{file, doc.node.Line, "a document must be a mapping that starts with apiVersion and kind"}
 		}
 		if doc.object, err = toJSON(doc.node); err != nil {
 			return nil, yamlError(file, err)
@@ -85,7 +85,7 @@ func parseFile(file string, content []byte) ([]document, error) {
 // yamlLine finds the line in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`^(?:unmarshal errors:\s*)?line (\d+): `)
 
-func yamlError(file string, err error) Error {
+func yamlError(file string, err error) *Error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
@@ -93,7 +93,7 @@ func yamlError(file string, err error) Error {
 		text = text[len(m[0]):]
 	}
 	text, _, _ = strings.Cut(text, "\n")
-	return Error{file, line, "not YAML: " + text}
+	return &Error{file, line, "not YAML: " + text}
 }
 
 // toJSON decodes a mapping the way an API server would see it after kubectl: keys are strings, dates

@@ -48,7 +48,7 @@ func load(rules schema.Set, defaults Defaults, dir string, files []file) ([]endp
 	for _, f := range files {
 		docs, err := parseFile(f.path, f.content)
 		if err != nil {
-			c.errs = append(c.errs, asError(err))
+			c.errs = append(c.errs, *err)
 			continue
 		}
 		for i := range docs {
@@ -67,14 +67,6 @@ func load(rules schema.Set, defaults Defaults, dir string, files []file) ([]endp
 		return nil, c.errs
 	}
 	return specs, nil
-}
-
-// asError is an error of parseFile.
-func asError(err error) Error {
-	if e, ok := err.(Error); ok { //nolint:errorlint // parseFile returns it as it is
-		return e
-	}
-	return Error{Message: err.Error()}
 }
 
 // add checks a document and takes it in.

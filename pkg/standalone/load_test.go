@@ -95,6 +95,29 @@ endpoints:
 	}
 }
 
+// Any file gives pools or errors that name it, never both, and never a panic.
+func FuzzLoad(f *testing.F) {
+	rules, err := ruleSet()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		poolA, poolA + "---\n" + policyOf("4096"), policyHead + "metadata: 5\nspec: []\n", endpointsHead + "metadata: {name: a}\nendpoints: [{name: v0, address: 127.0.0.1, port: 1}]\n",
+		"a: &a [*a]\n", "<<: {kind: x}\n? [1]\n: 2\n", "apiVersion: homing.dev/v1alpha1\nkind: StaticEndpoints\nmetadata: {name: null}\nendpoints: {}\n", "--- 5\n...\n%TAG ! x\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		specs, err := load(rules, Defaults{Policy: endpoint.DefaultPolicy()}, "pools", []file{{"pools/a.yaml", []byte(content)}})
+		if (err == nil) != (len(specs) > 0) {
+			t.Errorf("%d pools and the error %v", len(specs), err)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "pools") {
+			t.Errorf("an error without a place: %v", err)
+		}
+	})
+}
+
 // Each thing that can be wrong gives one line that says where and what.
 func TestLoadErrors(t *testing.T) {
 	for _, tt := range []struct {

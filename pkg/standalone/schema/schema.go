@@ -178,6 +178,9 @@ func (s *Schema) siblings(path string) string {
 		}
 		at = &prop
 		for range strings.Count(index, "]") {
+			if at.Items == nil { // the document has a list where there is none
+				return ""
+			}
 			at = at.Items
 		}
 	}
