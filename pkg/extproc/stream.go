@@ -260,11 +260,8 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 	if h.GetEndOfStream() {
 		st.responseEnds()
 	}
-	if err := st.rpc.SendMsg(continueResponseHeaders); err != nil {
-		return err
-	}
 	st.answered = st.service.Now()
-	return nil
+	return st.rpc.SendMsg(continueResponseHeaders)
 }
 
 func (st *stream) responseBody(b *extprocv3.HttpBody) error {

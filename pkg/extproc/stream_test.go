@@ -2,9 +2,11 @@ package extproc
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/go-logr/logr/funcr"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 )
@@ -197,5 +199,53 @@ func TestModes(t *testing.T) {
 			}
 			c.end()
 		})
+	}
+}
+
+func TestHeldBytesAreBounded(t *testing.T) {
+	const inspect = 1024
+	g := newGateway(t, withOptions(func(o *Options) { o.MaxInspectBytes = inspect }))
+	c := g.open(fullDuplex, none)
+	c.send(post("/v1/chat/completions"), body(`{"model":"m",`, false))
+	spaces := strings.Repeat(" ", inspect) // a body that never comes to its text
+	for range 8 {
+		c.send(body(spaces, false))
+	}
+	want := []string{"request headers: " + named, "request body: " + `"{\"model\":\"m\","`}
+	for range 8 {
+		want = append(want, "request body: 1024 bytes")
+	}
+	c.want(want...)
+	c.end()
+}
+
+func TestAPoolThatVanishesWhileABodyIsRead(t *testing.T) {
+	g := newGateway(t)
+	c := g.open(fullDuplex, none)
+	c.send(post("/v1/chat/completions"), body(chat[:9], false))
+	g.waitFor("the messages to arrive", func() bool { return g.received.Load() == 2 })
+	g.publish()
+	c.send(body(chat[9:], true))
+	c.want("immediate: 503 content-type=application/json")
+	c.end()
+}
+
+func TestLogsHaveNoPrompts(t *testing.T) {
+	var mu sync.Mutex
+	var lines []string
+	g := newGateway(t, withOptions(func(o *Options) {
+		o.Log = funcr.New(func(_, line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, line)
+		}, funcr.Options{Verbosity: 1})
+	}))
+	c := g.open(fullDuplex, none)
+	c.send(headers(false, ":path", "/v1/chat/completions", isolationHeader, "hello"), body(chat, true))
+	c.want("request headers: "+named, "request body: "+chatSize+" end")
+	c.end()
+	log := strings.Join(lines, "\n")
+	if !strings.Contains(log, `"endpoint"="vllm-0"`) || strings.Contains(log, "hello") {
+		t.Errorf("log %q, want the endpoint and nothing of the request", log)
 	}
 }
