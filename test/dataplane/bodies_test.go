@@ -149,6 +149,7 @@ func TestEarlyAnswer(t *testing.T) {
 			{"/v1/chat/completions", chat("early", 3<<20), 2 << 20},
 		} {
 			t.Run(how+test.path, func(t *testing.T) {
+				r := r.in(t)
 				reader, writer := io.Pipe()
 				answered := start(client, request(t, r.envoy.URL+test.path, reader))
 				if _, err := io.WriteString(writer, test.body[:test.enough]); err != nil {

@@ -16,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/homing-dev/homing/test/env"
 )
 
 // patience is how long a test waits for what must come.
-const patience = 60 * time.Second
+const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { env.Main(m) }
 
@@ -82,12 +84,19 @@ func newRigWithoutEnvoy(t testing.TB, s setup) *rig {
 		t.Fatal(err)
 	}
 	r.pool = env.Pool{Name: "pool", Port: port, Endpoints: addrs(r.backends)}
-	r.write(r.files.WritePool(r.pool))
+	r.check(r.files.WritePool(r.pool))
 	if s.policy != (env.Policy{}) {
-		r.write(r.files.WritePolicy(r.pool.Name, s.policy))
+		r.check(r.files.WritePolicy(r.pool.Name, s.policy))
 	}
 	r.startHoming(s)
 	return r
+}
+
+// in is the rig for a subtest.
+func (r *rig) in(t testing.TB) *rig {
+	c := *r
+	c.t = t
+	return &c
 }
 
 func (r *rig) startHoming(s setup) {
@@ -101,7 +110,7 @@ func (r *rig) startHoming(s setup) {
 	env.Check(r.t, err)
 }
 
-func (r *rig) write(err error) {
+func (r *rig) check(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
@@ -177,11 +186,22 @@ func (r *rig) metrics() env.Metrics {
 func (r *rig) want(n float64, name string, labels ...string) {
 	r.t.Helper()
 	eventually(r.t, fmt.Sprint(name, labels), func() error {
-		if got := r.metrics().Sum(name, labels...); got != n {
-			return fmt.Errorf("is %v, want %v", got, n)
+		m := r.metrics()
+		if got := m.Sum(name, labels...); got != n {
+			return fmt.Errorf("is %v, want %v; series: %v", got, n, nonzero(m[name]))
 		}
 		return nil
 	})
+}
+
+// nonzero is the series of a metric that are not 0, for a failure's message.
+func nonzero(m *dto.MetricFamily) (series []string) {
+	for _, one := range m.GetMetric() {
+		if one.GetCounter().GetValue() != 0 || one.GetGauge().GetValue() != 0 {
+			series = append(series, one.String())
+		}
+	}
+	return series
 }
 
 // wantStreams waits until n streams have ended in this way.
