@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/homing-dev/homing/test/env"
 )
@@ -42,9 +45,14 @@ type Cluster struct {
 	kubeconfig string // the administrator's
 }
 
+// silence keeps controller-runtime from complaining, with a stack trace, that nobody set its logger. A suite that
+// wants to read its controllers' logs sets another after Start.
+var silence = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 // Start runs etcd and kube-apiserver, with RBAC, until the test ends.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
+	silence()
 	bin := ensure(t, "etcd", "kube-apiserver")
 	c := &Cluster{env: env.For(t)}
 	etcd := c.startEtcd(t, bin["etcd"])
