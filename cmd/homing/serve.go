@@ -71,6 +71,9 @@ func newLog(to io.Writer, verbosity int) logr.Logger {
 // source publishes snapshots to the store until its context ends.
 type source interface{ Start(context.Context) error }
 
+// waiter is a source whose first snapshot may be long in coming.
+type waiter interface{ Waiting() error }
+
 // serve wires a source of pools to a server of them.
 func serve(ctx context.Context, f *flags, log logr.Logger) error {
 	registry := newRegistry()
@@ -78,6 +81,10 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 	pools, err := newSource(f, store, registry, log)
 	if err != nil {
 		return err
+	}
+	var waiting func() error
+	if w, may := pools.(waiter); may {
+		waiting = w.Waiting
 	}
 	srv, err := server.New(server.Options{
 		Store: store, Register: services(store, registry, f.maxInspectBytes, log),
@@ -87,6 +94,7 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 		Registerer: registry,
 		// controller-runtime's metrics, and Go's, are in a registry of its own.
 		Gatherer:  prometheus.Gatherers{registry, runtimemetrics.Registry},
+		Waiting:   waiting,
 		Profiling: f.pprof,
 		Log:       log,
 	})

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -175,9 +176,16 @@ func (c *Controller) Start(ctx context.Context) error {
 
 // ready says whether all that decides has been listed.
 func (c *Controller) ready() bool {
-	err := errors.Join(c.pools.settled(), c.policies.settled(), c.pods.settled())
-	c.wait(err)
-	return err == nil
+	var missing []string
+	for _, s := range []*source{c.pools, c.policies, c.pods} {
+		if err := s.settled(); err != nil {
+			missing = append(missing, err.Error())
+		}
+	}
+	if len(missing) > 0 {
+		c.wait(errors.New(strings.Join(missing, "; ")))
+	}
+	return len(missing) == 0
 }
 
 func (c *Controller) wait(err error) { c.waiting.Store(&err) }

@@ -17,7 +17,7 @@ func (s *Server) httpServer() *http.Server {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := s.health.notReady(); why != "" {
+		if why := s.whyNotReady(); why != "" {
 			http.Error(w, "not ready: "+why, http.StatusServiceUnavailable)
 			return
 		}
@@ -31,4 +31,15 @@ func (s *Server) httpServer() *http.Server {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+}
+
+// whyNotReady says why requests should not be sent here, "" when they may.
+func (s *Server) whyNotReady() string {
+	why := s.health.notReady()
+	if why != "" && s.options.Waiting != nil {
+		if err := s.options.Waiting(); err != nil {
+			why += ": " + err.Error()
+		}
+	}
+	return why
 }

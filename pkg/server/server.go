@@ -39,6 +39,8 @@ type Options struct {
 	// Registerer takes the server's own metrics, Gatherer is what /metrics shows.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
+	// Waiting says why nothing has been published yet, for /readyz; nil if something has. It may be unset.
+	Waiting func() error
 	// Profiling serves /debug/pprof/ beside the metrics.
 	Profiling bool
 	Log       logr.Logger
