@@ -17,11 +17,11 @@ import (
 	"github.com/homing-dev/homing/test/env"
 )
 
-// The program itself, from a kubeconfig of its ServiceAccount: ready with its pools' ports open, which follow
-// the pools, and a drain at the end.
+// The program itself, from a kubeconfig of its ServiceAccount: it says what it waits for, is ready with its
+// pools' ports open, which follow the pools, and drains at the end.
 func (r *rig) testBinary(t *testing.T) {
 	const ns = "binary"
-	r.namespace(t, ns)
+	r.bareNamespace(t, ns)
 	ports, err := env.FreePorts(4)
 	env.Check(t, err)
 	r.apply(t, pool(ns, "llama", ports[0], ""))
@@ -31,7 +31,11 @@ func (r *rig) testBinary(t *testing.T) {
 	cmd := exec.Command(binary, "serve", "--kubeconfig", r.Kubeconfig(t, r.ServiceAccount(t, ns, "homing")), "--namespace", ns,
 		"--bind-address", "127.0.0.1", "--grpc-health-port", fmt.Sprint(ports[1]), "--metrics-port", fmt.Sprint(ports[2]), "--drain-delay", "100ms")
 	web := fmt.Sprintf("http://127.0.0.1:%d", ports[2])
-	p := e.StartReady(t, "homing", cmd, func(ctx context.Context) error { return page(ctx, web+"/readyz", "ok") })
+	p := e.StartReady(t, "homing", cmd, func(ctx context.Context) error {
+		return page(ctx, web+"/readyz", http.StatusServiceUnavailable, `cannot list resource "pods"`)
+	})
+	r.grant(t, ns)
+	env.Eventually(t, func(ctx context.Context) error { return page(ctx, web+"/readyz", http.StatusOK, "ok") })
 
 	open := func(port int, want bool) {
 		t.Helper()
@@ -53,7 +57,7 @@ func (r *rig) testBinary(t *testing.T) {
 	open(ports[3], false)
 	open(ports[0], true)
 	for _, metric := range []string{`homing_watch_up{resource="pods"} 1`, "homing_publication_seconds_count"} {
-		env.Eventually(t, func(ctx context.Context) error { return page(ctx, web+"/metrics", metric) })
+		env.Eventually(t, func(ctx context.Context) error { return page(ctx, web+"/metrics", http.StatusOK, metric) })
 	}
 	p.Stop()
 	if err := p.Err(); err != nil {
@@ -61,8 +65,8 @@ func (r *rig) testBinary(t *testing.T) {
 	}
 }
 
-// page says whether a page is there and has these words.
-func page(ctx context.Context, url, words string) error {
+// page says whether a page has this status and these words.
+func page(ctx context.Context, url string, status int, words string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -76,8 +80,8 @@ func page(ctx context.Context, url, words string) error {
 	if err != nil {
 		return err
 	}
-	if res.StatusCode != http.StatusOK || !strings.Contains(string(body), words) {
-		return fmt.Errorf("GET %s: %s: %.300s; want %q", url, res.Status, body, words)
+	if res.StatusCode != status || !strings.Contains(string(body), words) {
+		return fmt.Errorf("GET %s: %s: %.300s; want %d and %q", url, res.Status, body, status, words)
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (r *rig) testBeforeCRDs(t *testing.T) {
 
 // Without a right a replica says which verb on what, is not ready, and becomes so when it is granted.
 func (r *rig) testRights(t *testing.T) {
-	r.apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: rights}}\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: homing, namespace: rights}}")
+	r.bareNamespace(t, "rights")
 	r.apply(t, pool("rights", "llama", 9002, ""))
 	rep := r.start(t, "rights", "rights-0")
 	rep.waitsFor(t, `cannot list resource "pods" in API group ""`, `cannot list resource "inferencepools"`, `cannot list resource "prefixroutingpolicies"`)

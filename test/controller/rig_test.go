@@ -64,13 +64,20 @@ func (r *rig) apply(t *testing.T, manifests string) {
 	}
 }
 
-// namespace makes a namespace with an install's ServiceAccount and rights in it, as the chart renders them.
-func (r *rig) namespace(t *testing.T, name string, values ...string) {
+// namespace makes a namespace with an install's ServiceAccount and rights in it.
+func (r *rig) namespace(t *testing.T, name string) {
 	t.Helper()
-	r.apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name))
-	r.grant(t, name, values...)
+	r.bareNamespace(t, name)
+	r.grant(t, name)
 }
 
+// bareNamespace makes a namespace with a ServiceAccount that has no rights.
+func (r *rig) bareNamespace(t *testing.T, name string) {
+	t.Helper()
+	r.apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: homing, namespace: %[1]s}}", name))
+}
+
+// grant gives the ServiceAccount its rights, as the chart renders them.
 func (r *rig) grant(t *testing.T, namespace string, values ...string) {
 	t.Helper()
 	args := []string{"template", "homing", env.Root() + "/charts/homing", "--namespace", namespace, "--show-only", "templates/rbac.yaml"}
