@@ -4,25 +4,33 @@ package prompt
 // not recurse: values on the way to the text are on a stack whose depth the API's shape bounds, all others
 // are passed over by counting brackets. This file knows JSON; fields.go and after know the APIs.
 type body struct {
+	lexer
+	hashes
+	limit int       // characters that the key has room for
+	past  bool      // from here on the key is known as soon as the text is
+	stop  bool      // the key is known, or the body is bad
+	bad   RawReason // why the body is bad
+	document
+}
+
+// lexer is where in the JSON the reader is.
+type lexer struct {
 	state lexState
 	stack [maxContexts]context
 	depth int // of the stack
 	bom   int // bytes of a byte order mark seen
 	slot  slot
 	sink  sink
+	esc   unescaper
+	word  []byte // a name, a number, a role or a type: what is looked at as a whole
+	skip  skipper
+}
 
-	esc    unescaper
-	word   []byte // a name, a number, a role or a type: what is looked at as a whole
-	skip   skipper
+// hashes are at work one at a time, all on one digester.
+type hashes struct {
 	digest digester
 	media  mediaDigester
 	tokens tokens
-
-	limit int       // characters that the key has room for
-	past  bool      // from here on the key is known as soon as the text is
-	stop  bool      // the key is known, or the body is bad
-	bad   RawReason // why the body is bad
-	document
 }
 
 type lexState uint8

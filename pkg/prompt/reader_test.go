@@ -2,8 +2,9 @@ package prompt
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/base64"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/zeebo/xxh3"
 
 	"github.com/homing-dev/homing/pkg/prefix"
 )
@@ -249,6 +249,13 @@ func TestDigests(t *testing.T) {
 	}
 }
 
+// noise is bytes that no compression makes shorter.
+func noise(n int) []byte {
+	p := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(p) // never fails
+	return p
+}
+
 func pack(t testing.TB, encoding string, body []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -290,12 +297,8 @@ func TestEncodings(t *testing.T) {
 		return Prompt{RawReason: reason, Text: head, HasText: true, Cut: len(head) == DefaultPrefixLength}
 	}
 	gz, zs := pack(t, "gzip", body), pack(t, "zstd", body)
-	noise := make([]byte, 8<<10)
-	for i := range noise {
-		noise[i] = byte(xxh3.HashString(fmt.Sprint(i)))
-	}
 	damaged := slices.Clone(gz)
-	copy(damaged[len(gz)/2:], noise)
+	copy(damaged[len(gz)/2:], noise(8<<10))
 	for _, c := range []struct {
 		name, path, encoding string
 		body                 []byte
@@ -316,7 +319,7 @@ func TestEncodings(t *testing.T) {
 		{"only the magic number", pathChat, "gzip", gz[:2], raw(gz[:2], RawEncoding)},
 		{"half the magic number", pathChat, "gzip", gz[:1], raw(gz[:1], RawNotObject)},
 		{"not compressed at all", pathChat, "zstd", []byte("(abc)"), raw([]byte("(abc)"), RawNotObject)},
-		{"compressed text", pathChat, "gzip", pack(t, "gzip", noise), raw(noise, RawNotObject)},
+		{"compressed text", pathChat, "gzip", pack(t, "gzip", noise(8<<10)), raw(noise(8<<10), RawNotObject)},
 		{"compressed for a raw path", "/invocations", "gzip", gz, raw(body, RawPath)},
 		{"unsaid for a raw path", "/invocations", "", gz, raw(gz, RawPath)},
 	} {
@@ -332,7 +335,7 @@ func TestEncodings(t *testing.T) {
 // held as far as MaxInspectBytes.
 func TestEncodingsAreBounded(t *testing.T) {
 	o := Options{PrefixLength: 1000, MaxInspectBytes: 64 << 10}
-	bomb := []byte(`{"messages":[{"role":"user","content":"hi"}],"x":"` + strings.Repeat("x", 16<<20) + `","model":"m"}`)
+	bomb := []byte(`{"messages":[{"role":"user","content":"hi"}],"x":"` + strings.Repeat("x", 8<<20) + `","model":"m"}`)
 	for _, encoding := range []string{"gzip", "zstd"} {
 		var r Reader
 		r.Reset(pathChat, encoding, o)
@@ -345,11 +348,8 @@ func TestEncodingsAreBounded(t *testing.T) {
 			t.Errorf("%s: %d bytes were read", encoding, r.offset)
 		}
 
-		noise := make([]byte, 1<<20)
-		for i := range noise {
-			noise[i] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[xxh3.HashString(fmt.Sprint(i))%64]
-		}
-		huge := pack(t, encoding, []byte(`{"messages":[{"role":"user","content":"hi"}],"x":"`+string(noise)+`","model":"m"}`))
+		huge := pack(t, encoding, []byte(`{"messages":[{"role":"user","content":"hi"}],"x":"`+
+			base64.StdEncoding.EncodeToString(noise(1<<20))+`","model":"m"}`))
 		whole, chunks := readEncoded(pathChat, encoding, huge, len(huge), o), readEncoded(pathChat, encoding, huge, 999, o)
 		if diff := cmp.Diff(whole, chunks); diff != "" || whole.RawReason != NotRaw || whole.Model != 0 {
 			t.Errorf("%s: %+v, (-whole +chunks):\n%s", encoding, whole, diff)
@@ -395,19 +395,22 @@ func TestNoAllocations(t *testing.T) {
 
 // What a Reader holds does not grow with the body.
 func TestFlatMemory(t *testing.T) {
-	const size = 16 << 20
-	for _, c := range []struct{ name, path, start, filler, end string }{
-		{"text", pathChat, `{"messages":[{"role":"user","content":"`, "much text, \\n \\u00e9 é ", `"}]}`},
-		{"messages", pathChat, `{"messages":[{"role":"user"}`, `,{"role":"user","content":[{"type":"text","text":""}]}`, `]}`},
-		{"media", pathChat, `{"messages":[{"content":[{"image_url":"data:image/png;base64,`, "iVBORw0KGgo", `"}]}]}`},
-		{"tools", pathChat, `{"tools":[1`, `,{"function":{"name":"f","parameters":{"type":"object"}}}`, `]}`},
-		{"arguments", pathChat, `{"messages":[{"tool_calls":[{"function":{"arguments":"{`, `\"a\":[`, `"}}]}]}`},
-		{"nesting", pathChat, `{"x":`, `[{"a":`, `"}]}`},
-		{"names", pathChat, `{"`, `a long name`, `":1}`},
-		{"numbers", pathCompletions, `{"prompt":[1`, `,12345`, `]}`},
-		{"a number", pathCompletions, `{"prompt":[1`, `1111111111`, `]}`},
-		{"white space", pathChat, `{`, ` `, `}`},
-		{"raw", "/invocations", ``, `raw bytes`, ``},
+	const size, less = 16 << 20, 1 << 20 // less for what is slow under the race detector
+	for _, c := range []struct {
+		name, path, start, filler, end string
+		size                           int
+	}{
+		{"text", pathChat, `{"messages":[{"role":"user","content":"`, "much text, \\n \\u00e9 é ", `"}]}`, size},
+		{"messages", pathChat, `{"messages":[{"role":"user"}`, `,{"role":"user","content":[{"type":"text","text":""}]}`, `]}`, less},
+		{"media", pathChat, `{"messages":[{"content":[{"image_url":"data:image/png;base64,`, "iVBORw0KGgo", `"}]}]}`, size},
+		{"tools", pathChat, `{"tools":[1`, `,{"function":{"name":"f","parameters":{"type":"object"}}}`, `]}`, less},
+		{"arguments", pathChat, `{"messages":[{"tool_calls":[{"function":{"arguments":"{`, `\"a\":[`, `"}}]}]}`, less},
+		{"nesting", pathChat, `{"x":`, `[{"a":`, `"}]}`, less},
+		{"names", pathChat, `{"`, `a long name`, `":1}`, less},
+		{"numbers", pathCompletions, `{"prompt":[1`, `,12345`, `]}`, less},
+		{"a number", pathCompletions, `{"prompt":[1`, `1111111111`, `]}`, less},
+		{"white space", pathChat, `{`, ` `, `}`, less},
+		{"raw", "/invocations", ``, `raw bytes`, ``, size},
 	} {
 		var r Reader
 		r.Reset(c.path, "", Options{MaxInspectBytes: math.MaxInt / hardBound})
@@ -415,7 +418,7 @@ func TestFlatMemory(t *testing.T) {
 		r.Write([]byte(c.start))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		for sent := 0; sent < size; sent += len(chunk) {
+		for sent := 0; sent < c.size; sent += len(chunk) {
 			r.Write(chunk)
 		}
 		r.Write([]byte(c.end))
