@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -59,7 +60,10 @@ func (c *chart) axes(b *strings.Builder, lo, hi point) {
 			frameLeft, frameRight, y, y, frameLeft-6, y+4, formatTick(v, c.percentY))
 	}
 	marks := ticks(hi.x)
-	if c.logX {
+	switch {
+	case c.dots:
+		marks = c.xs()
+	case c.logX:
 		marks = logTicks(lo.x, hi.x)
 	}
 	for _, v := range marks {
@@ -85,12 +89,23 @@ func (c *chart) line(b *strings.Builder, i int, s series, lo, hi point) {
 	for _, p := range s.points {
 		if x, y := c.place(p, lo, hi); c.dots {
 			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"><title>%s: %s at %s</title></circle>`,
-				x, y, colour, name, formatTick(p.y, c.percentY), formatTick(p.x, false))
+				x, y, colour, name, formatTick(math.Round(p.y*1e4)/1e4, c.percentY), formatTick(p.x, false))
 		}
 	}
 	x, y := frameLeft+float64(i%2)*(frameRight-frameLeft)/2, chartHeight+legendRow*float64(i/2)+8
 	fmt.Fprintf(b, `<line class="line" stroke="%s" stroke-dasharray="%s" x1="%g" x2="%g" y1="%g" y2="%g"/><text x="%g" y="%g">%s</text></g>`,
 		colour, dash, x, x+28, y-4, y-4, x+36, y, name)
+}
+
+// xs are the points' own places on the x axis.
+func (c *chart) xs() (at []float64) {
+	for _, s := range c.series {
+		for _, p := range s.points {
+			at = append(at, p.x)
+		}
+	}
+	slices.Sort(at)
+	return slices.Compact(at)
 }
 
 // ticks are about five round numbers from 0 to hi.
@@ -102,8 +117,8 @@ func ticks(hi float64) (at []float64) {
 			break
 		}
 	}
-	for v := 0.; v <= hi*1.0001; v += step {
-		at = append(at, v)
+	for i := 0.; i*step <= hi*1.0001; i++ {
+		at = append(at, math.Round(i*step*1e9)/1e9)
 	}
 	return at
 }
@@ -112,8 +127,8 @@ func ticks(hi float64) (at []float64) {
 func logTicks(lo, hi float64) (at []float64) {
 	for v := math.Pow(10, math.Floor(math.Log10(lo))); v <= hi; v *= 10 {
 		for _, f := range []float64{1, 2, 5} {
-			if v*f >= lo && v*f <= hi {
-				at = append(at, v*f)
+			if tick := math.Round(v*f*1e9) / 1e9; tick >= lo && tick <= hi {
+				at = append(at, tick)
 			}
 		}
 	}

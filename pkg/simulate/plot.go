@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -54,7 +55,7 @@ svg .line { fill: none; stroke-width: 2; stroke-linejoin: round } svg g.s:hover 
 // ttftChart is the share of requests whose first token came within a time.
 func (r *Report) ttftChart() chart {
 	c := chart{title: "Time to the first token: share of requests that had it within", x: "seconds", y: "share of requests", logX: true, percentY: true, maxY: 1}
-	for _, o := range r.Outcomes {
+	for _, o := range r.shown() {
 		var times []float64
 		for _, rec := range o.First.Records {
 			if rec.TTFT > 0 {
@@ -75,10 +76,28 @@ func (r *Report) ttftChart() chart {
 	return c
 }
 
+// shown are the outcomes to draw: all, or of many the best setting of each strategy.
+func (r *Report) shown() (shown []Outcome) {
+	const many = 12
+	if len(r.Outcomes) <= many {
+		return r.Outcomes
+	}
+	for _, o := range r.Outcomes {
+		i := slices.IndexFunc(shown, func(s Outcome) bool { return s.Strategy == o.Strategy })
+		switch {
+		case i < 0:
+			shown = append(shown, o)
+		case o.Mean.MeanTTFT < shown[i].Mean.MeanTTFT:
+			shown[i] = o
+		}
+	}
+	return shown
+}
+
 // hitChart is the token hit rate over time.
 func (r *Report) hitChart() chart {
 	c := chart{title: "Share of prompt tokens found in caches, over time", x: "minutes", y: "token hit rate", percentY: true, maxY: 1}
-	for _, o := range r.Outcomes {
+	for _, o := range r.shown() {
 		const steps = 60
 		width := max(o.First.End/steps, time.Millisecond)
 		var points []point
@@ -95,7 +114,7 @@ func (r *Report) hitChart() chart {
 // loadChart is each engine's requests in flight, on average over time, from the most to the least loaded.
 func (r *Report) loadChart() chart {
 	c := chart{title: "Requests in flight at each engine, from the most loaded to the least", x: "engine, by load", y: "requests in flight, mean over time"}
-	for _, o := range r.Outcomes {
+	for _, o := range r.shown() {
 		var load []float64
 		for _, e := range o.First.Engines {
 			load = append(load, e.InFlight.Seconds()/max(o.First.End.Seconds(), 1e-9))
@@ -192,5 +211,5 @@ func formatTick(v float64, percent bool) string {
 	if percent {
 		return fmt.Sprintf("%.0f%%", 100*v)
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%.4g", v), ".0")
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }

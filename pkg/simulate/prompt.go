@@ -10,7 +10,8 @@ import (
 // Span is a run of text: all that a prompt needs to say to be cached and routed. Two prompts share as much
 // KV cache as they have equal spans from the start.
 type Span struct {
-	// ID is the identity of the text. Spans with other IDs differ from their first token on.
+	// ID is the identity of the text, its length included. Spans with other IDs differ from their first
+	// token on.
 	ID uint64
 	// Tokens is the length, 1 or more.
 	Tokens int
