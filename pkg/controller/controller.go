@@ -116,7 +116,7 @@ func resources() (*runtime.Scheme, meta.RESTMapper, error) {
 		}
 	}
 	for _, kind := range []schema.GroupVersionKind{
-		inferencev1.SchemeGroupVersion.WithKind("InferencePool"),
+		{Group: inferencev1.GroupName, Version: inferencev1.GroupVersion.Version, Kind: "InferencePool"},
 		v1alpha1.GroupVersion.WithKind("PrefixRoutingPolicy"),
 		corev1.SchemeGroupVersion.WithKind("Pod"),
 	} {
