@@ -142,6 +142,9 @@ kind: StaticEndpoints
 metadata: {name: %[1]s}
 endpoints:
 `, p.Name, p.Port)
+	if len(p.Endpoints) == 0 {
+		b.WriteString("  []\n")
+	}
 	for i, addr := range p.Endpoints {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
