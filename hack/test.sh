@@ -17,7 +17,7 @@ tested() {
     -- "${@:2}"
 }
 
-suite_unit() { tested pkgname -race $(go list ./... | grep -v -e /test/ -e /hack/); }
+suite_unit() { tested pkgname -race $(go list ./... | grep -v /test/); }
 
 # Each benchmark once, so that none rots; `make bench` is for figures.
 suite_bench() {
