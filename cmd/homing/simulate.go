@@ -147,18 +147,31 @@ func (s *simulation) study() (*simulate.Study, error) {
 		Hardware: hardware, Engines: s.engines, Replicas: s.replicas, Shared: s.shared,
 		Warmup: s.warmup,
 	}
-	for _, text := range s.events {
-		event, err := simulate.ParseEvent(text)
-		if err != nil {
-			return nil, fmt.Errorf("--event: %w", err)
-		}
-		study.Events = append(study.Events, event)
+	if study.Events, err = s.parseEvents(); err != nil {
+		return nil, fmt.Errorf("--event: %w", err)
 	}
 	for i := range s.seeds {
 		study.Seeds = append(study.Seeds, uint64(i+1)) //nolint:gosec // 1..1000
 	}
 	study.Workload, err = s.source()
 	return study, err
+}
+
+func (s *simulation) parseEvents() (events []simulate.Event, err error) {
+	engines := s.engines
+	for _, text := range s.events {
+		event, err := simulate.ParseEvent(text)
+		if err != nil {
+			return nil, err
+		}
+		if event.Kind == simulate.Add {
+			engines++
+		} else if event.Engine >= engines {
+			return nil, fmt.Errorf("%s: there is no engine %d; they count from 0, and those added come after the %d at the start", text, event.Engine, s.engines)
+		}
+		events = append(events, event)
+	}
+	return events, nil
 }
 
 func hardwareNames() []string { return slices.Sorted(maps.Keys(simulate.Hardwares())) }

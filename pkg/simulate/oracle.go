@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Oracles see what no picker can: the engines' caches and queues as they are. They are global, one for
-// all replicas' requests, since each sees all.
+// Oracles see what no picker can: the engines' caches and queues as they are. One serves all replicas,
+// since it sees all.
 func oracles() []Strategy {
 	return []Strategy{
 		{Name: "KnownGroups", About: "a client that knows the workload's groups and keeps each at one engine", Oracle: true, New: func(env Env) Router {

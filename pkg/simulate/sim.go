@@ -75,7 +75,7 @@ func newSimulation(c *Config) *simulation {
 		s.addEngine()
 	}
 	for i := range c.Replicas {
-		if i > 0 && c.Shared {
+		if i > 0 && (c.Shared || c.Strategy.Oracle) {
 			s.routers = append(s.routers, s.routers[0])
 			continue
 		}
