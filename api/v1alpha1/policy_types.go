@@ -181,8 +181,8 @@ type LabelValue string
 // PrefixRoutingPolicyStatus is what Homing made of a policy.
 type PrefixRoutingPolicyStatus struct {
 	// Ancestors holds one entry for the pool, by Gateway API's policy attachment (GEP-713). Its conditions
-	// are Accepted (reasons Accepted, Conflicted, PortConflict, NoPort, TargetNotFound, Invalid) and
-	// ResolvedRefs (reasons ResolvedRefs, TargetNotFound, NodesNotReadable).
+	// are Accepted (reasons Accepted, Conflicted, PortConflict, NoPort, EmptySelector, TargetNotFound,
+	// Invalid) and ResolvedRefs (reasons ResolvedRefs, TargetNotFound, NodesNotReadable).
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

@@ -132,18 +132,20 @@ func (c *config) resolve() []endpoint.PoolSpec {
 	result := policy.Resolve(policy.Input{
 		Pools: c.pools, Policies: c.policies, Defaults: c.defaults.Policy, Reserved: c.defaults.Reserved,
 	})
-	for _, s := range result.Statuses {
-		if s.Refused != nil && s.Refused.Reason != policy.ReasonPortConflict { // which the pool tells of
-			c.report(name{"PrefixRoutingPolicy", s.Namespace, s.Name}, *s.Refused)
-		}
-	}
 	specs := make([]endpoint.PoolSpec, 0, len(result.Pools))
+	told := map[policy.Problem]bool{}
 	for _, p := range result.Pools {
 		for _, problem := range p.Problems {
+			told[problem] = true
 			c.report(name{"InferencePool", p.Name.Namespace, p.Name.Name}, problem)
 		}
 		specs = append(specs, endpoint.PoolSpec{Name: p.Name, Port: p.Port, Policy: p.Policy, Endpoints: c.endpointsOf(p.Name, p.Nodes)})
 		delete(c.endpoints, p.Name)
+	}
+	for _, s := range result.Statuses {
+		if s.Refused != nil && !told[*s.Refused] { // a policy suffers what its pool does
+			c.report(name{"PrefixRoutingPolicy", s.Namespace, s.Name}, *s.Refused)
+		}
 	}
 	for left := range c.endpoints {
 		c.report(name{"StaticEndpoints", left.Namespace, left.Name}, policy.Problem{
