@@ -243,7 +243,7 @@ func TestDigests(t *testing.T) {
 	model := strings.Repeat("llama-70b/", 300)
 	for _, c := range []struct{ spelled, want string }{{"m", "m"}, {`m\u002f\ud83d\ude00`, "m/😀"}, {model, model}, {`\ud800`, "\uFFFD"}} {
 		p := readAll(t, pathChat, `{"model":"`+c.spelled+`"}`, Options{})
-		if want := uint64(prefix.Digest(c.want)); p.Model != want {
+		if want := prefix.Digest(c.want); p.Model != want {
 			t.Errorf("%.20s: digest %x, not %x", c.spelled, p.Model, want)
 		}
 	}
