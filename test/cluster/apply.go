@@ -139,17 +139,14 @@ func (c *Cluster) served(ctx context.Context, name string) error {
 // GatewayCRDs is the folder of Gateway API's standard CRDs, of the version that go.mod names.
 func GatewayCRDs(t testing.TB) string {
 	t.Helper()
-	return filepath.Join(ModuleDir(t, ".", "sigs.k8s.io/gateway-api"), "config/crd/standard")
+	return gatewayAPI.Dir(t, "config/crd/standard")
 }
 
 // InferenceCRDs is the folder of the Gateway API Inference Extension's CRDs, of the version that go.mod names.
 func InferenceCRDs(t testing.TB) string {
 	t.Helper()
-	return filepath.Join(ModuleDir(t, ".", "sigs.k8s.io/gateway-api-inference-extension"), "config/crd/bases")
+	return inferenceExtension.Dir(t, "config/crd/bases")
 }
 
 // HomingCRDs is the folder of Homing's own CRDs.
-func HomingCRDs(t testing.TB) string {
-	t.Helper()
-	return filepath.Join(env.Root(), "config/crd")
-}
+func HomingCRDs() string { return filepath.Join(env.Root(), "config/crd") }

@@ -35,11 +35,11 @@ func Ensure(what ...string) (Binaries, error) {
 	return found, nil
 }
 
-// ensure is Ensure for a test. The short tests do without the built Kubernetes: there it skips.
-func ensure(t testing.TB, what ...string) Binaries {
+// Need is [Ensure] for a test. The short tests do without what has to be built: there it skips.
+func Need(t testing.TB, what ...string) Binaries {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs the built Kubernetes: not in the short tests")
+		t.Skip("needs control planes built: not in the short tests")
 	}
 	found, err := Ensure(what...)
 	if err != nil {
@@ -48,19 +48,51 @@ func ensure(t testing.TB, what ...string) Binaries {
 	return found
 }
 
-// ModuleDir is the folder of a Go module's source. in says whose go.mod gives the version: "." or a module of
-// hack/tools, as a path from the checkout.
-func ModuleDir(t testing.TB, in, module string) string {
-	t.Helper()
-	cmd := exec.Command("go", "mod", "download", "-json", module)
-	cmd.Dir = filepath.Join(env.Root(), in)
+// Module is a Go module of which tests want files: CRDs, charts.
+type Module struct {
+	Path string
+	In   string // whose go.mod gives the version: "." or a module of hack/tools, as a path from the checkout
+}
+
+// The modules whose files a cluster wants.
+var (
+	gatewayAPI         = Module{"sigs.k8s.io/gateway-api", "."}
+	inferenceExtension = Module{"sigs.k8s.io/gateway-api-inference-extension", "."}
+	kwok               = Module{"sigs.k8s.io/kwok", "hack/tools/kwok"}
+)
+
+// Fetch gives the folder of the module's source, in Go's cache.
+func (m Module) Fetch() (string, error) {
+	cmd := exec.Command("go", "mod", "download", "-json", m.Path)
+	cmd.Dir = filepath.Join(env.Root(), m.In)
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("source of %s: %v\n%s", module, err, out)
+		return "", fmt.Errorf("source of %s: %w\n%s", m.Path, err, out)
 	}
 	var answer struct{ Dir string }
 	if err := json.Unmarshal(out, &answer); err != nil {
-		t.Fatalf("source of %s: %v", module, err)
+		return "", fmt.Errorf("source of %s: %w", m.Path, err)
 	}
-	return answer.Dir
+	return answer.Dir, nil
+}
+
+// Dir is a folder of the module's source.
+func (m Module) Dir(t testing.TB, name string) string {
+	t.Helper()
+	root, err := m.Fetch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, name)
+}
+
+// Prepare fetches and builds all that a cluster with pods needs, for tests that run without the machine's network.
+func Prepare() error {
+	for _, m := range []Module{gatewayAPI, inferenceExtension, kwok} {
+		if _, err := m.Fetch(); err != nil {
+			return err
+		}
+	}
+	_, err := Ensure("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm")
+	return err
 }

@@ -53,7 +53,7 @@ var silence = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
 func Start(t testing.TB) *Cluster {
 	t.Helper()
 	silence()
-	bin := ensure(t, "etcd", "kube-apiserver")
+	bin := Need(t, "etcd", "kube-apiserver")
 	c := &Cluster{env: env.For(t)}
 	etcd := c.startEtcd(t, bin["etcd"])
 	c.startAPIServer(t, bin["kube-apiserver"], etcd)
@@ -75,8 +75,8 @@ func Start(t testing.TB) *Cluster {
 // startEtcd gives the URL for clients.
 func (c *Cluster) startEtcd(t testing.TB, bin string) string {
 	t.Helper()
-	clients := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-	peers := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	clients := fmt.Sprintf("http://127.0.0.1:%d", env.Port(t))
+	peers := fmt.Sprintf("http://127.0.0.1:%d", env.Port(t))
 	c.env.StartReady(t, "etcd", exec.Command(bin, "--data-dir", filepath.Join(c.env.Dir(), "etcd"),
 		"--listen-client-urls", clients, "--advertise-client-urls", clients,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
@@ -106,7 +106,7 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 	signingFile := c.file(t, serviceAccountKey, signing)
 	tokens := c.file(t, "tokens.csv", []byte(adminToken+",admin,admin,system:masters\n")) // token, user, UID, group
 
-	port := freePort(t)
+	port := env.Port(t)
 	c.Config = &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", port),
 		BearerToken:     adminToken,
@@ -128,15 +128,6 @@ func (c *Cluster) startAPIServer(t testing.TB, bin, etcd string) {
 		"--endpoint-reconciler-type", "none", // no endpoints for the kubernetes Service: they can't be on loopback
 		"--disable-admission-plugins", "ServiceAccount", // pods are welcome before their ServiceAccount is there
 		"--allow-privileged"), env.Answers200(web, c.Config.Host+"/readyz"))
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	port, err := env.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // file writes a file of the cluster and gives its path.

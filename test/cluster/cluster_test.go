@@ -31,7 +31,7 @@ metadata: {name: demo}
 func TestControlPlane(t *testing.T) {
 	c := Start(t)
 	t.Run("CRDs", func(t *testing.T) {
-		c.InstallCRDs(t, GatewayCRDs(t), InferenceCRDs(t), HomingCRDs(t))
+		c.InstallCRDs(t, GatewayCRDs(t), InferenceCRDs(t), HomingCRDs())
 		if err := c.Apply(t.Context(), []byte(namespace+pool("pool", 9002))); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func testDeployment(t *testing.T, c *Cluster) {
 	if err := c.Apply(t.Context(), []byte(deployment)); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := env.Port(t)
 	served := map[string]bool{}
 	for _, replicas := range []int{3, 5, 2} {
 		scale(t, c, replicas)

@@ -27,7 +27,7 @@ func (c *Cluster) Helm(t testing.TB) *Helm {
 func NewHelm(t testing.TB, kubeconfig string) *Helm {
 	t.Helper()
 	home := t.TempDir()
-	return &Helm{bin: ensure(t, "helm")["helm"], env: append(os.Environ(), "KUBECONFIG="+kubeconfig,
+	return &Helm{bin: Need(t, "helm")["helm"], env: append(os.Environ(), "KUBECONFIG="+kubeconfig,
 		"HELM_CACHE_HOME="+filepath.Join(home, "cache"), "HELM_CONFIG_HOME="+filepath.Join(home, "config"),
 		"HELM_DATA_HOME="+filepath.Join(home, "data"))}
 }

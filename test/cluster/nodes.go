@@ -24,7 +24,7 @@ const PodsOnLoopback = "127.1.0.1/24"
 // own. On loopback no EndpointSlice or Endpoints come of them, since the API server refuses such addresses there.
 func (c *Cluster) RunPods(t testing.TB, cidr string) {
 	t.Helper()
-	bin := ensure(t, "kube-controller-manager", "kube-scheduler", "kwok")
+	bin := Need(t, "kube-controller-manager", "kube-scheduler", "kwok")
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func (c *Cluster) RunPods(t testing.TB, cidr string) {
 // startKubeComponent starts the controller manager or the scheduler: what both want, and args.
 func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, args ...string) {
 	t.Helper()
-	port := freePort(t)
+	port := env.Port(t)
 	args = append([]string{"--kubeconfig", c.kubeconfig, "--leader-elect=false", "--authentication-skip-lookup",
 		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(port), "--cert-dir", t.TempDir()}, args...)
 	web, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) // self-signed
@@ -55,10 +55,10 @@ func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, ar
 
 func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
 	t.Helper()
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", env.Port(t))
 	args := []string{"--kubeconfig", c.kubeconfig, "--manage-all-nodes", "--cidr", cidr, "--node-ip", "127.0.0.1",
 		"--server-address", address}
-	stages := filepath.Join(ModuleDir(t, "hack/tools/kwok", "sigs.k8s.io/kwok"), "kustomize/stage")
+	stages := kwok.Dir(t, "kustomize/stage")
 	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat/node-heartbeat",
 		"pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
 		args = append(args, "--config", filepath.Join(stages, stage+".yaml"))

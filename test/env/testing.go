@@ -61,6 +61,16 @@ func Eventually(t testing.TB, f func(context.Context) error) {
 	}
 }
 
+// Port is [FreePort] for a test.
+func Port(t testing.TB) int {
+	t.Helper()
+	port, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 // Check ends a test that a part of its environment failed, or skips it where the part can't be had.
 func Check(t testing.TB, err error) {
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 	"github.com/homing-dev/homing/test/netns"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Run(m, Prepare("pilot-discovery", "envoy-gateway"))) }
+func TestMain(m *testing.M) { os.Exit(netns.Run(m, Prepare)) }
 
 // demo is a cluster with the objects of demo.yaml, model servers on the addresses of its pods, and Homing.
 type demo struct {
@@ -159,12 +159,5 @@ func followsPicks(t *testing.T, g *Gateway, models []string) {
 		if share[m] == 0 {
 			t.Errorf("no prompt went to %s", m)
 		}
-	}
-}
-
-func skipShort(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs built control planes: not in the short tests")
 	}
 }

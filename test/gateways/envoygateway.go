@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,10 +27,7 @@ const envoyVersion = "1.40.0"
 // the test may change them.
 func StartEnvoyGatewayFiles(t testing.TB, files ...string) (*Gateway, string) {
 	t.Helper()
-	bin, err := cluster.Ensure("envoy-gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := cluster.Need(t, "envoy-gateway")
 	e := env.For(t)
 	run := func(name string) string { return filepath.Join(e.Dir(), name) }
 	resources := run("resources")
@@ -49,11 +45,7 @@ func StartEnvoyGatewayFiles(t testing.TB, files ...string) (*Gateway, string) {
 	}
 	placeEnvoy(t, e, run("data/envoy-versions/"+envoyVersion+"/bin"))
 	config := fill(t, e, "envoygateway/config-standalone.yaml", map[string]string{"RUN": e.Dir()})
-	certgen := exec.CommandContext(t.Context(), bin["envoy-gateway"], "certgen", "--local", "--config-home", run("config"),
-		"--disable-topology-injector")
-	if out, err := certgen.CombinedOutput(); err != nil {
-		t.Fatalf("certgen: %v\n%s", err, out)
-	}
+	certgen(t, bin, os.Environ(), "--local", "--config-home", run("config"))
 	g := &Gateway{URL: "http://127.0.0.1:8080"}
 	e.StartReady(t, "envoy-gateway", exec.Command(bin["envoy-gateway"], "server", "--config-path", config),
 		func(ctx context.Context) error {
@@ -65,6 +57,16 @@ func StartEnvoyGatewayFiles(t testing.TB, files ...string) (*Gateway, string) {
 			return env.Answers200(http.DefaultClient, g.Admin+"/ready")(ctx)
 		})
 	return g, resources
+}
+
+// certgen makes the certificates by which Envoy Gateway and its Envoys know each other.
+func certgen(t testing.TB, bin cluster.Binaries, environment []string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), bin["envoy-gateway"], append([]string{"certgen", "--disable-topology-injector"}, args...)...)
+	cmd.Env = environment
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("certgen: %v\n%s", err, out)
+	}
 }
 
 // placeEnvoy puts the pinned Envoy where Envoy Gateway looks before it downloads one.
@@ -107,20 +109,12 @@ const systemNamespace = "envoy-gateway-system"
 // StartEnvoyGateway runs Envoy Gateway on the cluster until the test ends. Gateway API's CRDs must be there.
 func StartEnvoyGateway(t testing.TB, c *cluster.Cluster) *EnvoyGateway {
 	t.Helper()
-	bin, err := cluster.Ensure("envoy-gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	module := cluster.ModuleDir(t, "hack/tools/envoygateway", "github.com/envoyproxy/gateway")
-	c.InstallCRDs(t, filepath.Join(module, "charts/gateway-helm/charts/crds/crds/generated"))
+	bin := cluster.Need(t, "envoy-gateway")
+	c.InstallCRDs(t, envoyGatewaySource.Dir(t, "charts/gateway-helm/charts/crds/crds/generated"))
 	if err := c.Apply(t.Context(), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: "+systemNamespace+"}}")); err != nil {
 		t.Fatal(err)
 	}
-	certgen := exec.CommandContext(t.Context(), bin["envoy-gateway"], "certgen", "--disable-topology-injector")
-	certgen.Env = append(os.Environ(), "KUBECONFIG="+c.AdminKubeconfig())
-	if out, err := certgen.CombinedOutput(); err != nil {
-		t.Fatalf("certgen: %v\n%s", err, out)
-	}
+	certgen(t, bin, append(os.Environ(), "KUBECONFIG="+c.AdminKubeconfig()))
 
 	// It reads its certificates in /certs and nowhere else: so it gets a root folder of its own.
 	g := &EnvoyGateway{cluster: c, env: env.For(t)}
@@ -149,19 +143,9 @@ func (g *EnvoyGateway) StartEnvoy(t testing.TB, namespace, gateway string) *Gate
 	labels := client.MatchingLabels{"gateway.envoyproxy.io/owning-gateway-namespace": namespace,
 		"gateway.envoyproxy.io/owning-gateway-name": gateway}
 	pod := gatewayPod(t, g.cluster, systemNamespace, labels)
-	admin, err := env.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := g.envoyArgs(t, pod, admin)
-	out := &Gateway{Admin: fmt.Sprintf("http://127.0.0.1:%d", admin)}
-	begun := time.Now()
-	if _, err := g.env.StartEnvoy(t.Context(), out.Admin, args...); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("Envoy of Envoy Gateway's Gateway ready in %.1f s", time.Since(begun).Seconds())
-	out.URL = "http://" + net.JoinHostPort(pod.Status.PodIP, g.listenerPort(t, labels))
-	return out
+	admin := env.Port(t)
+	url := "http://" + net.JoinHostPort(pod.Status.PodIP, g.listenerPort(t, labels))
+	return startEnvoy(t, g.env, url, admin, g.envoyArgs(t, pod, admin)...)
 }
 
 // listenerPort is the port, on its pod, of a gateway's first listener.
@@ -182,10 +166,6 @@ func (g *EnvoyGateway) listenerPort(t testing.TB, labels client.MatchingLabels) 
 // Gateway's too.
 func (g *EnvoyGateway) envoyArgs(t testing.TB, pod corev1.Pod, admin int) []string {
 	t.Helper()
-	stats, err := env.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
 	certs, sds := filepath.Join(g.env.Dir(), pod.Name, "certs"), filepath.Join(g.env.Dir(), pod.Name, "sds")
 	g.writeSecret(t, "envoy", certs)
 	g.writeSDS(t, pod, sds, certs)
@@ -195,7 +175,7 @@ func (g *EnvoyGateway) envoyArgs(t testing.TB, pod corev1.Pod, admin int) []stri
 		t.Fatalf("pod %s has no container envoy", pod.Name)
 	}
 	replace := strings.NewReplacer("/sds/", sds+"/", "port_value: 19000", fmt.Sprintf("port_value: %d", admin),
-		"port_value: 19001", fmt.Sprintf("port_value: %d", stats),
+		"port_value: 19001", fmt.Sprintf("port_value: %d", env.Port(t)),
 		"envoy-gateway."+systemNamespace+".svc.cluster.local.", "127.0.0.1", "$(ENVOY_POD_NAME)", pod.Name)
 	given := pod.Spec.Containers[i].Args
 	var args []string

@@ -14,13 +14,12 @@ import (
 )
 
 func TestEnvoyGatewayFiles(t *testing.T) {
-	skipShort(t)
+	g, resources := StartEnvoyGatewayFiles(t, File("envoygateway/standalone.yaml"))
 	var models []string
 	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
 		models = append(models, serveModel(t, ip+":8000"))
 	}
 	startHoming(t, env.For(t), models)
-	g, resources := StartEnvoyGatewayFiles(t, File("envoygateway/standalone.yaml"))
 	followsPicks(t, g, models)
 	t.Run("patched", func(t *testing.T) {
 		patch, err := os.ReadFile(File("envoygateway/patch.yaml"))

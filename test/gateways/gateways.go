@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,25 +31,35 @@ type Gateway struct {
 // File is the path of a file of this package's folder.
 func File(name string) string { return filepath.Join(env.Root(), "test/gateways", name) }
 
-// Prepare makes what tests of these gateways run - Homing, Envoy, a cluster with pods, and the control planes by their
-// names in hack/cluster/ensure.sh - before they go into their network.
-func Prepare(controlPlanes ...string) func() error {
-	return func() error {
-		what := []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm"}
-		if _, err := cluster.Ensure(append(what, controlPlanes...)...); err != nil {
-			return err
-		}
-		e, err := env.New(os.Stderr)
-		if err != nil {
-			return err
-		}
-		defer e.Close()
-		if _, err := e.HomingBinary(); err != nil {
-			return err
-		}
-		_, err = e.EnvoyBinary(context.Background())
+// The modules whose charts and CRDs the gateways want.
+var (
+	istioSource        = cluster.Module{Path: "istio.io/istio", In: "hack/tools/istio"}
+	envoyGatewaySource = cluster.Module{Path: "github.com/envoyproxy/gateway", In: "hack/tools/envoygateway"}
+)
+
+// Prepare fetches and builds all that tests of gateways run, before they go into their network.
+func Prepare() error {
+	if err := cluster.Prepare(); err != nil {
 		return err
 	}
+	for _, m := range []cluster.Module{istioSource, envoyGatewaySource} {
+		if _, err := m.Fetch(); err != nil {
+			return err
+		}
+	}
+	if _, err := cluster.Ensure("pilot-discovery", "envoy-gateway"); err != nil {
+		return err
+	}
+	e, err := env.New(os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	if _, err := e.HomingBinary(); err != nil {
+		return err
+	}
+	_, err = e.EnvoyBinary(context.Background())
+	return err
 }
 
 // gatewayPod waits for the one pod with these labels, as its gateway's control plane has made it, and an address.
@@ -83,4 +94,16 @@ func fill(t testing.TB, e *env.Env, name string, values map[string]string) strin
 		t.Fatal(err)
 	}
 	return path
+}
+
+// startEnvoy runs a gateway's Envoy until the test ends, and waits until it is configured.
+func startEnvoy(t testing.TB, e *env.Env, url string, admin int, args ...string) *Gateway {
+	t.Helper()
+	begun := time.Now()
+	g := &Gateway{URL: url, Admin: fmt.Sprintf("http://127.0.0.1:%d", admin)}
+	if _, err := e.StartEnvoy(t.Context(), g.Admin, args...); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the gateway's Envoy ready in %.1f s", time.Since(begun).Seconds())
+	return g
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,8 +19,10 @@ import (
 type Istio struct {
 	cluster *cluster.Cluster
 	env     *env.Env
-	xds     int // the port where it configures Envoys
 }
+
+// Where pilot listens, on 127.0.0.1.
+const istioXDS, istioWeb = 15010, 15080
 
 // StartIstio runs pilot until the test ends, with what Istio's charts install that a gateway needs: the CRDs and the
 // templates of gateways' Deployments. Gateway API's and the Inference Extension's CRDs must be there.
@@ -30,11 +31,8 @@ type Istio struct {
 // there is no mesh TLS, and two of Istio's own Envoy filters, which the upstream Envoy lacks, are off.
 func StartIstio(t testing.TB, c *cluster.Cluster) *Istio {
 	t.Helper()
-	bin, err := cluster.Ensure("pilot-discovery")
-	if err != nil {
-		t.Fatal(err)
-	}
-	charts := filepath.Join(cluster.ModuleDir(t, "hack/tools/istio", "istio.io/istio"), "manifests/charts")
+	bin := cluster.Need(t, "pilot-discovery")
+	charts := istioSource.Dir(t, "manifests/charts")
 	c.InstallCRDs(t, filepath.Join(charts, "base/files"))
 	if err := c.Apply(t.Context(), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")); err != nil {
 		t.Fatal(err)
@@ -48,17 +46,16 @@ func StartIstio(t testing.TB, c *cluster.Cluster) *Istio {
 		t.Fatal(err)
 	}
 
-	i := &Istio{cluster: c, env: env.For(t), xds: 15010}
-	const web = 15080
+	i := &Istio{cluster: c, env: env.For(t)}
 	cmd := exec.Command(bin["pilot-discovery"], "discovery", "--kubeconfig", c.AdminKubeconfig(),
-		"--meshConfig", File("istio/mesh.yaml"), "--grpcAddr", fmt.Sprintf("127.0.0.1:%d", i.xds),
-		"--httpAddr", fmt.Sprintf("127.0.0.1:%d", web), "--monitoringAddr", "127.0.0.1:15014",
+		"--meshConfig", File("istio/mesh.yaml"), "--grpcAddr", fmt.Sprintf("127.0.0.1:%d", istioXDS),
+		"--httpAddr", fmt.Sprintf("127.0.0.1:%d", istioWeb), "--monitoringAddr", "127.0.0.1:15014",
 		"--secureGRPCAddr", "", "--httpsAddr", "", "--ctrlz_address", "127.0.0.1", "--shutdownDuration", "1s")
 	cmd.Env = append(os.Environ(), "POD_NAME=istiod", "POD_NAMESPACE=istio-system",
 		"ENABLE_GATEWAY_API_INFERENCE_EXTENSION=true", "ENABLE_LEADER_ELECTION=false",
 		"ENABLE_CA_SERVER=false", "PILOT_CERT_PROVIDER=none",
 		"PILOT_ENABLE_ALPN_FILTER=false", "PILOT_ENABLE_METADATA_EXCHANGE=false")
-	i.env.StartReady(t, "pilot-discovery", cmd, env.Answers200(http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d/ready", web)))
+	i.env.StartReady(t, "pilot-discovery", cmd, env.Answers200(http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d/ready", istioWeb)))
 	return i
 }
 
@@ -67,19 +64,10 @@ func StartIstio(t testing.TB, c *cluster.Cluster) *Istio {
 func (i *Istio) StartEnvoy(t testing.TB, namespace, gateway string) *Gateway {
 	t.Helper()
 	pod := gatewayPod(t, i.cluster, namespace, client.MatchingLabels{"gateway.networking.k8s.io/gateway-name": gateway})
-	admin, err := env.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &Gateway{URL: "http://" + pod.Status.PodIP, Admin: fmt.Sprintf("http://127.0.0.1:%d", admin)}
+	admin := env.Port(t)
 	bootstrap := fill(t, i.env, "istio/envoy-bootstrap.yaml", map[string]string{
 		"IP": pod.Status.PodIP, "POD": pod.Name, "NAMESPACE": namespace, "GATEWAY": gateway,
-		"ADMIN": strconv.Itoa(admin), "XDS": strconv.Itoa(i.xds),
+		"ADMIN": strconv.Itoa(admin), "XDS": strconv.Itoa(istioXDS),
 	})
-	begun := time.Now()
-	if _, err := i.env.StartEnvoy(t.Context(), g.Admin, "-c", bootstrap); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("Envoy of Istio's Gateway ready in %.1f s", time.Since(begun).Seconds())
-	return g
+	return startEnvoy(t, i.env, "http://"+pod.Status.PodIP, admin, "-c", bootstrap)
 }
