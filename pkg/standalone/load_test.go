@@ -193,7 +193,7 @@ spec:
 			name: "a pool without a picker, of which its policy does not tell again",
 			files: []string{"a.yaml", poolHead + "metadata: {name: a}\nspec:\n  selector: {matchLabels: {app: a}}\n  targetPorts: [{number: 8000}]\n",
 				"p.yaml", policyHead + "metadata: {name: p}\nspec: {targetRef: {name: a}}\n"},
-			want:  []string{"a.yaml:4: the pool names no endpoint picker, so no port to serve it on"},
+			want: []string{"a.yaml:4: the pool names no endpoint picker, so no port to serve it on"},
 		},
 		{
 			name:  "two policies for one pool",
