@@ -37,11 +37,14 @@ func startBackend(t testing.TB, index int, serve http.HandlerFunc) *backend {
 	b.server.Config.Protocols.SetUnencryptedHTTP2(true)
 	b.server.Start()
 	b.addr = b.server.Listener.Addr().String()
-	t.Cleanup(func() {
-		b.server.CloseClientConnections() // Envoy's idle connections, and handlers of a test that failed
-		b.server.Close()
-	})
+	t.Cleanup(b.close)
 	return b
+}
+
+// close ends the backend and its connections. The port is closed from then on.
+func (b *backend) close() {
+	b.server.CloseClientConnections() // Envoy's idle ones, and those of a test that failed
+	b.server.Close()
 }
 
 // self is the backend that serves a request.

@@ -142,14 +142,10 @@ func TestLocalReplies(t *testing.T) {
 		slow := map[string]any{"match": map[string]any{"path": "/slow"}, "route": map[string]any{"cluster": "pool", "timeout": "0.2s"}}
 		nowhere := map[string]any{"match": map[string]any{"path": "/nowhere"}, "route": map[string]any{"cluster": "nowhere"}}
 		host["routes"] = []any{route, slow, nowhere}
-		fault := map[string]any{
-			"name": "envoy.filters.http.fault",
-			"typed_config": map[string]any{
-				"@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
-				"abort": map[string]any{"header_abort": map[string]any{}, "percentage": map[string]any{"numerator": 100}},
-			},
-		}
-		manager["http_filters"] = append([]any{fault}, manager["http_filters"].([]any)...)
+		addFilter(c, "fault", map[string]any{
+			"@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
+			"abort": map[string]any{"header_abort": map[string]any{}, "percentage": map[string]any{"numerator": 100}},
+		})
 		resources := c["static_resources"].(map[string]any)
 		resources["clusters"] = append(resources["clusters"].([]any), map[string]any{
 			"name": "nowhere", "type": "STATIC", "connect_timeout": "1s",
