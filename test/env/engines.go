@@ -55,7 +55,7 @@ type VLLMOptions struct {
 // VLLM starts n real vLLM engines on the CPU, all with the same tiny model of random weights, and waits
 // until they serve: about a minute for three. The error is [ErrUnsupported] where they can't run.
 func (e *Env) VLLM(ctx context.Context, n int, o VLLMOptions) ([]*Engine, error) {
-	dir, err := e.script(ctx, "vllm/setup.sh")
+	dir, err := e.VLLMDir(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,10 @@ func (e *Env) VLLM(ctx context.Context, n int, o VLLMOptions) ([]*Engine, error)
 		return cmd
 	})
 }
+
+// VLLMDir is the folder with what real engines need: venv and model. The error is [ErrUnsupported] where
+// they can't run.
+func (e *Env) VLLMDir(ctx context.Context) (string, error) { return e.script(ctx, "vllm/setup.sh") }
 
 // engines starts n model servers at once and waits for all of them, with a progress line each 10 s.
 func (e *Env) engines(ctx context.Context, kind string, n int, command func(port int) *exec.Cmd) ([]*Engine, error) {
