@@ -43,6 +43,10 @@ func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	if err != nil {
 		return err
 	}
+	return c.apply(ctx, objects)
+}
+
+func (c *Cluster) apply(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		if err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), fieldOwner, client.ForceOwnership); err != nil {
 			return fmt.Errorf("%s %s: %w", o.GetKind(), client.ObjectKeyFromObject(o), err)
@@ -80,10 +84,8 @@ func (c *Cluster) InstallCRDs(t testing.TB, dirs ...string) {
 		}
 		crds = append(crds, found...)
 	}
-	for _, crd := range crds {
-		if err := c.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(crd), fieldOwner, client.ForceOwnership); err != nil {
-			t.Fatalf("%s: %v", crd.GetName(), err)
-		}
+	if err := c.apply(t.Context(), crds); err != nil {
+		t.Fatal(err)
 	}
 	for _, crd := range crds {
 		env.Eventually(t, func(ctx context.Context) error { return c.served(ctx, crd.GetName()) })
