@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func TestController(t *testing.T) {
 	t.Run("before the CRDs", r.testBeforeCRDs)
 	for name, test := range map[string]func(*testing.T){
 		"validation": r.testValidation, "rights": r.testRights, "pods": r.testPods, "status": r.testStatus, "conflicts": r.testConflicts,
-		"nodes": r.testNodes, "replicas": r.testReplicas, "another picker": r.testAnotherPicker, "outage": r.testOutage, "binary": r.testBinary,
+		"nodes": r.testNodes, "replicas": r.testReplicas, "another picker": r.testAnotherPicker, "outage": r.testOutage, "sample": r.testSample, "binary": r.testBinary,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each has a namespace of its own
@@ -50,7 +51,7 @@ func (r *rig) testBeforeCRDs(t *testing.T) {
 	if !strings.Contains(rep.log.String(), "is its CustomResourceDefinition installed?") {
 		t.Errorf("the log does not say that CRDs are missing:\n%s", rep.log)
 	}
-	r.InstallCRDs(t, cluster.GatewayCRDs(t), cluster.InferenceCRDs(t), cluster.HomingCRDs(t))
+	r.InstallCRDs(t, cluster.GatewayCRDs(t), cluster.InferenceCRDs(t), cluster.HomingCRDs())
 	installed := time.Now()
 	r.apply(t, pool("early", "llama", 9002, ""))
 	r.pod(t, "early", "llama-0", "llama", "", "10.0.0.1")
@@ -284,6 +285,23 @@ func (r *rig) testNodes(t *testing.T) {
 	node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "g5-a"}}
 	env.Check(t, r.api.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"node.kubernetes.io/instance-type":"p5e.48xlarge"}}}`))))
 	rep.serves(t, all)
+}
+
+// The sample for p5 instances, as it is.
+func (r *rig) testSample(t *testing.T) {
+	const ns = "inference"
+	r.namespace(t, ns)
+	r.grant(t, ns, "rbac.nodes=true")
+	files, err := filepath.Glob(filepath.Join(env.Root(), "config/samples/kubernetes/*.yaml"))
+	env.Check(t, err)
+	r.ApplyFiles(t, files...)
+	for instance, ip := range map[string]string{"p5en.48xlarge": "10.0.0.1", "p4d.24xlarge": "10.0.0.2"} {
+		node := "sample-" + strings.Split(instance, ".")[0]
+		r.AddNode(t, node, map[string]string{"node.kubernetes.io/instance-type": instance})
+		r.pod(t, ns, "llama-on-"+node, "llama-70b", node, ip)
+	}
+	r.start(t, ns, "sample-0").serves(t, map[string][]string{"llama-70b": {"10.0.0.1:8000"}})
+	r.becomes(t, ns, "llama-70b", outcome{Conditions: []string{resolved, accepted}, Effective: "PrefixAware 8192 64", Selected: 1, Ready: 1})
 }
 
 // Every replica publishes; one writes status, and another when that one ends.

@@ -60,8 +60,9 @@ func (l *link) pass(client net.Conn) {
 	l.mu.Lock()
 	l.open[client], l.open[server] = true, true
 	l.mu.Unlock()
-	go io.Copy(server, client)
-	io.Copy(client, server)
+	// Either way ends when the other side, or cut, closes its connection.
+	go func() { _, _ = io.Copy(server, client) }()
+	_, _ = io.Copy(client, server)
 }
 
 // cut ends all connections and refuses new ones.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -184,8 +185,11 @@ func (rep *replica) waitsFor(t *testing.T, words ...string) {
 	env.Eventually(t, func(context.Context) error {
 		err := rep.Waiting()
 		for _, w := range words {
-			if err == nil || !strings.Contains(err.Error(), w) {
-				return fmt.Errorf("waiting: %v; want %q in it", err, w)
+			if err == nil {
+				return errors.New("waiting for nothing")
+			}
+			if !strings.Contains(err.Error(), w) {
+				return fmt.Errorf("waiting: %w; want %q in it", err, w)
 			}
 		}
 		return nil
