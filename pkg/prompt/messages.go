@@ -47,6 +47,9 @@ type message struct {
 	reasoned bool   // a reasoning item belongs to it
 }
 
+// noMessage is what is read between messages.
+var noMessage = message{mark: -1, bare: true}
+
 func (m *message) addCall(c call) { m.tools = mix(m.tools, c.name, c.arguments) }
 
 type call struct{ name, arguments uint64 }
@@ -143,7 +146,7 @@ func (b *body) startMessage(dst *text, m message) {
 // restart forgets a text.
 func (b *body) restart(t *text) {
 	t.clear()
-	b.msg = message{mark: -1, bare: true}
+	b.msg = noMessage
 }
 
 // clearContent forgets the content of the message.
@@ -173,7 +176,7 @@ func (b *body) endMessage() {
 		b.openMark()
 		b.dst.seal(m.mark, m.role, m.tools)
 	}
-	b.msg = message{mark: -1, bare: true}
+	b.msg = noMessage
 }
 
 // endItem ends an item of Responses' input. Several items can be one message, as in vLLM 0.32.0's

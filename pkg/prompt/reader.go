@@ -43,7 +43,7 @@ type Prompt struct {
 }
 
 // Reader reads one body at a time, in chunks cut anywhere. The zero Reader is ready for Reset. A Reader
-// that is used again allocates nothing; it must not be copied.
+// that is used again allocates nothing, but for what a decompressor may; it must not be copied.
 type Reader struct {
 	options Options
 	dialect Dialect
@@ -99,7 +99,7 @@ func (r *Reader) Write(p []byte) (done bool) {
 
 // Close says that the body has ended.
 func (r *Reader) Close() {
-	if r.packed.holding() && !r.done {
+	if r.packed.hold && !r.done {
 		r.unpack(true)
 	}
 	if !r.done {

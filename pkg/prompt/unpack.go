@@ -54,8 +54,6 @@ func (k *packed) holds(c byte) bool {
 	return k.hold
 }
 
-func (k *packed) holding() bool { return k.hold }
-
 // open begins to decompress what is held; nil if it is not compressed.
 func (k *packed) open() (io.Reader, error) {
 	k.source.Reset(k.held)
