@@ -55,7 +55,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("no engine %q: simulated or vllm", o.engine)
 	}
 	screen := newScreen(os.Stdout)
-	screen.say("Homing demo: %d %s engines, Envoy and Homing on this machine's loopback. Ctrl-C ends it all.", kind.engines, o.engine)
+	screen.say("Homing demo: %d %s engines, Envoy and Homing on loopback. Ctrl-C ends it all.", kind.engines, o.engine)
 	e, err := env.New(screen)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -10,8 +11,9 @@ import (
 // printTable prints what the strategies came to, and the last one beside the first.
 func printTable(out io.Writer, results []result) {
 	fmt.Fprintln(out)
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "strategy\tKV hit rate\tTTFT mean\tp50\tp90\trequests per engine\trouting adds p50\tp90")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\tKV hit\tTTFT\t\t\trequests\trouting\t")
+	fmt.Fprintln(w, "strategy\trate\tmean\tp50\tp90\tper engine\tadds p50\tp90")
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%.0f %%\t%s\t%s\t%s\t%s\t%s\t%s\n", r.strategy, 100*r.hits/r.queries,
 			ms(mean(r.ttft)), ms(quantile(r.ttft, 50)), ms(quantile(r.ttft, 90)), counts(r.perEngine),
@@ -19,10 +21,22 @@ func printTable(out io.Writer, results []result) {
 	}
 	_ = w.Flush()
 	first, last := results[0], results[len(results)-1]
-	fmt.Fprintf(out, "\n%s found %.1f times as many tokens in the engines' caches as %s, and its mean time to the first token is\n%.2f times %s's.\n",
-		last.strategy, last.hits/first.hits, first.strategy, float64(mean(last.ttft))/float64(mean(first.ttft)), first.strategy)
-	fmt.Fprintln(out, "KV hit rate: tokens, as the engines count them. TTFT: of streamed answers, as the clients see it. Routing adds: an 8 KiB chat")
-	fmt.Fprintln(out, "by way of Homing, against the same one through a plain cluster of the same Envoy, in turn.")
+	fmt.Fprintf(out, `
+%[1]s found %.1[3]f times as many tokens in the engines' caches as %[2]s, and its mean time
+to the first token (TTFT) is %.2[4]f times %[2]s's.
+
+Hit rate: of tokens, as the engines count them. TTFT: of streamed answers, as the clients see
+it. Routing adds: to an 8 KiB chat, against a plain cluster of the same Envoy, in turn.
+`, last.strategy, first.strategy, last.hits/first.hits, float64(mean(last.ttft))/float64(mean(first.ttft)))
+}
+
+// counts is each engine's requests, in the engines' order.
+func counts(perEngine []float64) string {
+	words := make([]string, len(perEngine))
+	for i, n := range perEngine {
+		words[i] = fmt.Sprintf("%.0f", n)
+	}
+	return strings.Join(words, " ")
 }
 
 func mean(ds []time.Duration) time.Duration {
@@ -47,11 +61,3 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 func ms(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
 func fine(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/1e6) }
-
-func counts(perEngine []float64) string {
-	s := ""
-	for _, n := range perEngine {
-		s += fmt.Sprintf("%.0f ", n)
-	}
-	return s
-}

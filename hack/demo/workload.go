@@ -28,8 +28,8 @@ func (w workload) requests() int { return w.documents * w.conversations * w.turn
 
 func (w workload) String() string {
 	lengths := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(w.lengths)), ", "), "[]")
-	return fmt.Sprintf("The work, for each strategy with texts of its own: %d shared documents of %s tokens, %d chats over each, "+
-		"%d turns a chat,\n%d requests from %d clients, three of four streamed.",
+	return fmt.Sprintf("The work, for each strategy in words of its own: %d shared documents of %s\n"+
+		"tokens, %d chats over each, %d turns a chat. %d requests from %d clients, three of four streamed.",
 		w.documents, lengths, w.conversations, w.turns, w.requests(), w.clients)
 }
 
