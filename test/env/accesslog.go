@@ -25,7 +25,7 @@ func (e *Envoy) AccessLog() ([]Access, error) {
 		}
 		var a Access
 		if err := json.Unmarshal([]byte(line), &a); err != nil {
-			return nil, fmt.Errorf("Envoy's access log: %w: %s", err, line)
+			return nil, fmt.Errorf("access log: %w: %s", err, line)
 		}
 		log = append(log, a)
 	}
