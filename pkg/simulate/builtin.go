@@ -34,6 +34,8 @@ func Builtins() []Builtin {
 		{"flash-hot", "400 prefixes of 6,000 tokens, one of which gets two thirds of the traffic for three minutes", flashHot},
 		{"agents", "agent loops of five kinds: 5 to 30 steps that each add a tool's answer", agents},
 		{"ten-chats", "ten conversations under one short system prompt, four clients; meant for --hardware cpu-small-llama --engines 3", tenChats},
+		{"twelve-prefixes", "48 requests for 12 prefixes of 2,600 tokens, two clients; meant for the same", groupsOf(12, 2600, 48, 2, 0)},
+		{"skewed-prefixes", "96 requests for 16 prefixes of 1,500 tokens by Zipf's law, four clients; meant for the same", groupsOf(16, 1500, 96, 4, 1)},
 	}
 }
 

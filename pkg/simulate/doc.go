@@ -1,7 +1,7 @@
 // Package simulate runs the real picker against simulated model servers, on a simulated clock.
 //
 // It answers what a strategy, a prefix length or a threshold would bring before anything is changed.
-// Invariants: a run is a pure function of its [Config] (equal seeds give equal results, on every machine);
+// Invariants: a run is a pure function of its [Config];
 // an engine's KV blocks are free, cached or private, and these add up to its capacity; what a request
 // pinned it releases; every request that was sent is served, refused or lost, once.
 //
@@ -16,8 +16,8 @@
 //	Done(now, f)      the response has ended, or the engine died: count it no longer
 //
 // A Router that also has FirstToken(now, f) hears of first tokens. With several replicas each request goes
-// to one by chance; unshared replicas are one Router each, shared ones are one Router for all (as if their
-// state travelled in no time). Homing's own strategies are all in homing.go, as calls of pkg/picker; the
+// to one by chance; unshared replicas are one Router each, shared ones, and oracles, one Router for all (as
+// if their state travelled in no time). Homing's own strategies are all in homing.go, as calls of pkg/picker; the
 // others are in baseline*.go and oracle.go. [Strategies] is the list of names.
 //
 // A Router learns of the prompt by [Request.Key], the key of its first n characters, and by

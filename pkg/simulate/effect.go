@@ -32,8 +32,8 @@ func (r *Result) effects(events []Event, quiet *Result) (effects []EventEffect) 
 		const slice = effectWindow / 10
 		for at := e.At; at < e.At+effectWindow; at += slice {
 			without, _ := quiet.hitRate(at, at+slice)
-			with, any := r.hitRate(at, at+slice)
-			if any && with < .95*without {
+			with, some := r.hitRate(at, at+slice)
+			if some && with < .95*without {
 				effect.Depth = max(effect.Depth, without-with)
 				effect.Dip = (at + slice - e.At).Seconds()
 			}
@@ -76,7 +76,7 @@ func (r *Result) moved(at time.Duration) (share float64, groups int) {
 }
 
 // hitRate is the token hit rate of the requests sent in [from, to), and whether there were any.
-func (r *Result) hitRate(from, to time.Duration) (rate float64, any bool) {
+func (r *Result) hitRate(from, to time.Duration) (rate float64, some bool) {
 	var prompt, hit int
 	for _, rec := range r.Records {
 		if rec.Fate == Served && rec.Sent >= from && rec.Sent < to {

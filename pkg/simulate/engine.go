@@ -32,8 +32,8 @@ type EngineTotals struct {
 	Prompt, Cached int
 	// Computed counts tokens of prompts that were computed, Output those that were generated.
 	Computed, Output int
-	// Busy is the time spent in steps; InFlight the sum of the times that requests were in flight here.
-	Busy, InFlight time.Duration
+	// InFlight is the sum of the times that requests were in flight here.
+	InFlight time.Duration
 }
 
 func newEngine(index int, hw *Hardware) *Engine {
@@ -75,7 +75,6 @@ func (e *Engine) start(now time.Duration) (took time.Duration, ok bool) {
 		return 0, false
 	}
 	took = time.Duration(float64(e.hw.step(w)) * e.slow)
-	e.totals.Busy += took
 	e.busy, e.ends = true, now+took
 	return took, true
 }

@@ -83,8 +83,10 @@ type work struct {
 // step is how long an engine takes for a step.
 func (h *Hardware) step(w work) time.Duration {
 	n := float64(w.tokens)
+	// Conversions keep products from being fused into sums, which would round otherwise on some machines.
 	ms := h.Overhead + max(h.Weights, h.PerToken*n) + max(h.Reduce, h.ReducePerToken*n) +
-		h.PerContext*float64(w.context) + h.PerSequence*float64(w.decoding) + h.PerAttention*float64(w.attention)
+		float64(h.PerContext*float64(w.context)) + float64(h.PerSequence*float64(w.decoding)) +
+		float64(h.PerAttention*float64(w.attention))
 	return time.Duration(ms * float64(time.Millisecond))
 }
 

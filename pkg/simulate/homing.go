@@ -33,8 +33,9 @@ type homing struct {
 	store  *endpoint.Store
 	picker *picker.Picker
 	pool   *endpoint.Pool
-	index  map[*endpoint.Load]int // of the pool's endpoints, also those that left with requests in flight
-	byNum  map[int]*endpoint.Endpoint
+	// Of engines, both ways, also of those that left with requests in flight.
+	index     map[*endpoint.Load]int
+	endpoints map[int]*endpoint.Endpoint
 }
 
 var simulatedPool = endpoint.PoolName{Namespace: "simulate", Name: "pool"}
@@ -42,7 +43,7 @@ var simulatedPool = endpoint.PoolName{Namespace: "simulate", Name: "pool"}
 func newHoming(env Env) *homing {
 	return &homing{
 		env: env, store: endpoint.NewStore(), picker: picker.New(env.Rand.Uint64),
-		index: map[*endpoint.Load]int{}, byNum: map[int]*endpoint.Endpoint{},
+		index: map[*endpoint.Load]int{}, endpoints: map[int]*endpoint.Endpoint{},
 	}
 }
 
@@ -58,7 +59,7 @@ func (h *homing) Publish(members []int) {
 	h.pool = h.store.Publish([]endpoint.PoolSpec{spec}).Pool(simulatedPool)
 	for i, e := range h.pool.Endpoints {
 		h.index[e.Load] = members[i]
-		h.byNum[members[i]] = e
+		h.endpoints[members[i]] = e
 	}
 }
 
@@ -81,7 +82,7 @@ func (h *homing) Pick(_ time.Duration, f *Flight) error {
 }
 
 func (h *homing) Move(_ time.Duration, f *Flight, to int) {
-	f.pick.Move(h.byNum[to])
+	f.pick.Move(h.endpoints[to])
 	f.Engine = to
 }
 

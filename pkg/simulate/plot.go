@@ -102,7 +102,7 @@ func (r *Report) hitChart() chart {
 		width := max(o.First.End/steps, time.Millisecond)
 		var points []point
 		for i := range time.Duration(steps) {
-			if rate, any := o.First.hitRate(i*width, (i+1)*width); any {
+			if rate, some := o.First.hitRate(i*width, (i+1)*width); some {
 				points = append(points, point{((2*i + 1) * width / 2).Minutes(), rate})
 			}
 		}

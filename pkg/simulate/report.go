@@ -65,11 +65,11 @@ func (r *Report) best() (best *Outcome) {
 
 func (r *Report) writeEvents(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	any := false
+	head := false
 	for _, o := range r.Outcomes {
 		for _, e := range o.Events {
-			if !any {
-				any = true
+			if !head {
+				head = true
 				fmt.Fprintln(t, "\nevent\tstrategy\tgroups moved\tmoved anyway\tof\thit rate without\tdip depth\tdip s\t")
 			}
 			fmt.Fprintf(t, "%s\t%v\t%.1f%%\t%.1f%%\t%d\t%.1f%%\t%.1f%%\t%.0f\t\n",

@@ -328,3 +328,25 @@ func TestMetricsByHand(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRun simulates an hour of traffic, 12,031 requests on seven engines.
+func BenchmarkRun(b *testing.B) {
+	builtin, err := FindBuiltin("mooncake-conversation")
+	if err != nil {
+		b.Fatal(err)
+	}
+	w, err := builtin.Make(WorkloadOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range Strategies() {
+		b.Run(s.Name, func(b *testing.B) {
+			for b.Loop() {
+				c := Config{Workload: w, Strategy: s, Policy: endpoint.DefaultPolicy(), Hardware: Llama70B, Engines: 7, Replicas: 1, Seed: 1}
+				if _, err := Run(context.Background(), c); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

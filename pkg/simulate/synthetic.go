@@ -220,10 +220,10 @@ func sagemakerLong(o WorkloadOptions) (*Workload, error) {
 }
 
 // sagemakerShort stands for the short run, conversations in the manner of ShareGPT. Fitted: 1,000 of them
-// with 4 to 6 turns, 14 clients, questions of about 100 tokens and answers of about 300, prefixLength 1024.
+// with 4 to 6 turns, 17 clients, questions of about 100 tokens and answers of about 300, prefixLength 1024.
 func sagemakerShort(o WorkloadOptions) (*Workload, error) {
 	m := newMaker(o)
-	w := &Workload{Clients: 2 * o.Engines, Interleave: true}
+	w := &Workload{Clients: 5 * o.Engines / 2, Interleave: true}
 	for i := range uint64(1000) {
 		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
 			turns: 4 + m.rand.IntN(3), group: i, question: func() int { return m.length(100, 1, 3000) },
@@ -231,4 +231,21 @@ func sagemakerShort(o WorkloadOptions) (*Workload, error) {
 		})})
 	}
 	return w, nil
+}
+
+// groupsOf is requests for groups of the same opening, drawn by Zipf's law with that exponent: scaled down
+// for real engines on the CPU, as tenChats is.
+func groupsOf(groups, tokens, requests, clients int, exponent float64) func(WorkloadOptions) (*Workload, error) {
+	return func(o WorkloadOptions) (*Workload, error) {
+		m, w := newMaker(o), &Workload{Clients: clients}
+		draw := newZipf(groups, exponent)
+		p := &prefixes{
+			prefixTokens: tokens, questionTokens: 40, outputTokens: 16, made: map[uint64]Span{},
+			choose: func(time.Duration) uint64 { return draw.draw(m.rand) },
+		}
+		for range requests {
+			w.Sessions = append(w.Sessions, m.withPrefix(p, 0))
+		}
+		return w, nil
+	}
 }

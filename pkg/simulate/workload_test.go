@@ -59,7 +59,7 @@ func TestBuiltins(t *testing.T) {
 			t.Errorf("%s: %v", b.Name, err)
 			continue
 		}
-		if w.Requests() < 100 || w.Name != b.Name {
+		if w.Requests() < 48 || w.Name != b.Name {
 			t.Errorf("%s: %d requests, named %s", b.Name, w.Requests(), w.Name)
 		}
 		halves := w.Take(First).Requests() + w.Take(Second).Requests()
