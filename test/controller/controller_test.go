@@ -112,9 +112,9 @@ func (r *rig) testPods(t *testing.T) {
 		busy = rep.pool("llama").Endpoints[1]
 	}
 	busy.Load.Add()
-	r.podStatus(t, first, false, "10.0.0.1")
+	r.podStatus(t, first, corev1.ConditionFalse, "10.0.0.1")
 	rep.serves(t, map[string][]string{"llama": {"[fd00::2]:8000"}, "ranks": {"10.0.0.3:8001"}})
-	r.podStatus(t, first, true, "10.0.0.1")
+	r.podStatus(t, first, corev1.ConditionTrue, "10.0.0.1")
 	rep.serves(t, map[string][]string{"llama": {"10.0.0.1:8000", "[fd00::2]:8000"}, "ranks": {"10.0.0.3:8001"}})
 	inFlight := func() (sum int64) {
 		for _, e := range rep.pool("llama").Endpoints {
@@ -187,7 +187,7 @@ func (r *rig) testStatus(t *testing.T) {
 	up := outcome{Conditions: []string{resolved, accepted}, Effective: "Random 8192 8", Selected: 1, Ready: 1}
 	r.becomes(t, ns, "llama", up)
 	r.told(t, ns, "llama", "Normal", "EndpointsReady", "1 of the pool's 1 endpoints")
-	r.podStatus(t, p, false, "10.0.0.1")
+	r.podStatus(t, p, corev1.ConditionFalse, "10.0.0.1")
 	down := up
 	down.Ready = 0
 	r.becomes(t, ns, "llama", down)

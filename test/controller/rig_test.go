@@ -42,7 +42,7 @@ type rig struct {
 	api client.Client
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	runtimelog.SetLogger(logr.Discard())
 	c := cluster.Start(t)
 	scheme := runtime.NewScheme()
@@ -58,7 +58,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{c, api}
 }
 
-func (r *rig) apply(t *testing.T, manifests string) {
+func (r *rig) apply(t testing.TB, manifests string) {
 	t.Helper()
 	if err := r.Apply(t.Context(), []byte(manifests)); err != nil {
 		t.Fatal(err)
@@ -66,20 +66,20 @@ func (r *rig) apply(t *testing.T, manifests string) {
 }
 
 // namespace makes a namespace with an install's ServiceAccount and rights in it.
-func (r *rig) namespace(t *testing.T, name string) {
+func (r *rig) namespace(t testing.TB, name string) {
 	t.Helper()
 	r.bareNamespace(t, name)
 	r.grant(t, name)
 }
 
 // bareNamespace makes a namespace with a ServiceAccount that has no rights.
-func (r *rig) bareNamespace(t *testing.T, name string) {
+func (r *rig) bareNamespace(t testing.TB, name string) {
 	t.Helper()
 	r.apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}\n---\n{apiVersion: v1, kind: ServiceAccount, metadata: {name: homing, namespace: %[1]s}}", name))
 }
 
 // grant gives the ServiceAccount its rights, as the chart renders them.
-func (r *rig) grant(t *testing.T, namespace string, values ...string) {
+func (r *rig) grant(t testing.TB, namespace string, values ...string) {
 	t.Helper()
 	args := []string{"template", "homing", env.Root() + "/charts/homing", "--namespace", namespace, "--show-only", "templates/rbac.yaml"}
 	for _, v := range values {
@@ -245,26 +245,31 @@ spec:
 // pod makes a pod of a pool, Ready at these addresses.
 func (r *rig) pod(t *testing.T, namespace, name, app, node string, ips ...string) *corev1.Pod {
 	t.Helper()
+	p, err := r.tryPod(t.Context(), namespace, name, app, node, ips...)
+	env.Check(t, err)
+	return p
+}
+
+func (r *rig) tryPod(ctx context.Context, namespace, name, app, node string, ips ...string) (*corev1.Pod, error) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": app}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "engine", Image: "none"}}},
 	}
-	if err := r.api.Create(t.Context(), p); err != nil {
-		t.Fatal(err)
+	if err := r.api.Create(ctx, p); err != nil {
+		return nil, err
 	}
-	r.podStatus(t, p, true, ips...)
-	return p
+	return p, r.setStatus(ctx, p, corev1.ConditionTrue, ips...)
 }
 
-func (r *rig) podStatus(t *testing.T, p *corev1.Pod, ready bool, ips ...string) {
+func (r *rig) podStatus(t *testing.T, p *corev1.Pod, ready corev1.ConditionStatus, ips ...string) {
 	t.Helper()
-	status := corev1.ConditionFalse
-	if ready {
-		status = corev1.ConditionTrue
-	}
+	env.Check(t, r.setStatus(t.Context(), p, ready, ips...))
+}
+
+func (r *rig) setStatus(ctx context.Context, p *corev1.Pod, ready corev1.ConditionStatus, ips ...string) error {
 	base := p.DeepCopy()
 	p.Status.Phase = corev1.PodRunning
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	p.Status.PodIP, p.Status.PodIPs = "", nil
 	for _, ip := range ips {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
@@ -272,9 +277,7 @@ func (r *rig) podStatus(t *testing.T, p *corev1.Pod, ready bool, ips ...string) 
 	if len(ips) > 0 {
 		p.Status.PodIP = ips[0]
 	}
-	if err := r.api.Status().Patch(t.Context(), p, client.MergeFrom(base)); err != nil {
-		t.Fatal(err)
-	}
+	return r.api.Status().Patch(ctx, p, client.MergeFrom(base))
 }
 
 func (r *rig) deleteNow(t *testing.T, object client.Object) {
