@@ -71,6 +71,10 @@ func New(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Config = rest.CopyConfig(o.Config)
+	if o.Config.QPS == 0 { // else client-go's 5, which a hundred policies would wait for
+		o.Config.QPS, o.Config.Burst = 50, 100
+	}
 	web, err := rest.HTTPClientFor(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
@@ -83,23 +87,21 @@ func New(o Options) (*Controller, error) {
 	if c.status, err = newStatusWriter(o, api, web, c.metrics); err != nil {
 		return nil, err
 	}
-	newSource := func(resource, namespace string, example client.Object, newList func() client.ObjectList) *source {
+	newSource := func(resource, namespace string, example client.Object, newList func() client.ObjectList, store store) *source {
 		return &source{
-			resource: resource, namespace: namespace, example: example, newList: newList,
+			resource: resource, namespace: namespace, example: example, newList: newList, store: store,
 			client: api, metrics: c.metrics, log: o.Log, wake: c.world.wake,
 		}
 	}
-	w := c.world
-	c.pools = newSource("inferencepools", o.Namespace, &inferencev1.InferencePool{}, func() client.ObjectList { return &inferencev1.InferencePoolList{} })
-	c.pools.store, c.pools.synced = &w.pools, w.pools.isSynced
-	c.policies = newSource("prefixroutingpolicies", o.Namespace, &v1alpha1.PrefixRoutingPolicy{}, func() client.ObjectList { return &v1alpha1.PrefixRoutingPolicyList{} })
-	c.policies.store, c.policies.synced = &w.policies, w.policies.isSynced
-	c.pods = newSource("pods", o.Namespace, &corev1.Pod{}, func() client.ObjectList { return &corev1.PodList{} })
-	c.pods.store, c.pods.synced = &w.pods, w.pods.isSynced
+	c.pools = newSource("inferencepools", o.Namespace, &inferencev1.InferencePool{},
+		func() client.ObjectList { return &inferencev1.InferencePoolList{} }, &c.world.pools)
+	c.policies = newSource("prefixroutingpolicies", o.Namespace, &v1alpha1.PrefixRoutingPolicy{},
+		func() client.ObjectList { return &v1alpha1.PrefixRoutingPolicyList{} }, &c.world.policies)
+	c.pods = newSource("pods", o.Namespace, &corev1.Pod{},
+		func() client.ObjectList { return &corev1.PodList{} }, &c.world.pods)
 	c.nodes = newSource("nodes", "", &metav1.PartialObjectMetadata{}, func() client.ObjectList {
 		return &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
-	})
-	c.nodes.store, c.nodes.synced = &w.nodes, w.nodes.isSynced
+	}, &c.world.nodes)
 	return c, nil
 }
 

@@ -55,8 +55,8 @@ func (p *pod) equal(q *pod) bool {
 func keepPod(obj any) *pod {
 	in := obj.(*corev1.Pod)
 	p := &pod{
-		uid:    strings.Clone(string(in.UID)),
-		name:   strings.Clone(in.Name),
+		uid:    string(in.UID),
+		name:   in.Name,
 		node:   unique.Make(in.Spec.NodeName),
 		labels: labelsOf(in.Labels),
 		addr:   address(&in.Status),

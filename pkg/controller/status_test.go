@@ -210,9 +210,13 @@ func TestWrites(t *testing.T) {
 	}
 	api.err = nil
 
-	// A policy whose pool is another picker's now is cleared, once, and only if it was ours.
-	foreign := testPool("llama", 9002, func(p *inferencev1.InferencePool) { p.Spec.EndpointPickerRef.Name = "another" })
+	// A policy whose pool is another picker's now is cleared, once, and only if it was ours: even if it was so
+	// before this replica came to lead, and needed no write.
+	delete(w.written, "uid-p")
 	p = testPolicy("p", "llama", func(p *v1alpha1.PrefixRoutingPolicy) { p.ResourceVersion = "9" })
+	p.Status = desired(viewOf(t, p, pool).policies[0], nil, now)
+	write(0, nil, viewOf(t, p, pool))
+	foreign := testPool("llama", 9002, func(p *inferencev1.InferencePool) { p.Spec.EndpointPickerRef.Name = "another" })
 	write(0, []string{"no of p over 9"}, viewOf(t, p, foreign))
 	write(0, nil, viewOf(t, p, foreign))
 	write(0, nil, view{})

@@ -32,14 +32,19 @@ const (
 	failing                 // anything else
 )
 
+// store is a [collection] of any kind.
+type store interface {
+	toolscache.ReflectorStore
+	isSynced() bool
+}
+
 // source keeps a collection in step with the API server.
 type source struct {
 	resource  string // "pods", as RBAC names it
 	namespace string // "" for all
 	example   client.Object
 	newList   func() client.ObjectList
-	store     toolscache.ReflectorStore
-	synced    func() bool
+	store     store
 	client    client.WithWatch
 	metrics   *metrics
 	log       logr.Logger
@@ -152,7 +157,7 @@ func (s *source) access() (access, error) {
 // server knows no such objects.
 func (s *source) settled() error {
 	switch state, why := s.access(); {
-	case state == watching && s.synced(), state == missing:
+	case state == watching && s.store.isSynced(), state == missing:
 		return nil
 	case why != nil:
 		return fmt.Errorf("%s: %w", s.resource, why)

@@ -38,11 +38,11 @@ func TestWhatIsSaidOfASource(t *testing.T) {
 		return apierrors.NewForbidden(pods, "", fmt.Errorf(`User "x" cannot %s resource "pods"`, verb))
 	}
 	refused := errors.New("connection refused")
-	synced := false
+	collection := &testWorld().pods
 	var logged []string
 	api := &fakeWatch{}
 	s := &source{
-		resource: "pods", client: api, synced: func() bool { return synced }, wake: func() {},
+		resource: "pods", client: api, store: collection, wake: func() {},
 		newList: func() client.ObjectList { return &inferencev1.InferencePoolList{} },
 		metrics: newMetrics(prometheus.NewRegistry()),
 		log:     funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{}),
@@ -67,7 +67,7 @@ func TestWhatIsSaidOfASource(t *testing.T) {
 		{what: "all well", synced: true},
 	} {
 		t.Run(step.what, func(t *testing.T) {
-			logged, synced = nil, step.synced
+			logged, collection.synced = nil, step.synced
 			api.listErr, api.watchErr = step.list, step.watch
 			_, err := s.watch(t.Context(), metav1.ListOptions{SendInitialEvents: &streamed})
 			if answered(err) { // a reflector falls back to a list

@@ -58,12 +58,12 @@ func newWorld(service string, defaults endpoint.Policy, reserved map[uint16]stri
 		dirty: make(chan struct{}, 1), stale: true, served: map[string]*servedPool{},
 	}
 	w.pools = collection[*inferencev1.InferencePool]{
-		mu: &w.mu, rows: map[string]*inferencev1.InferencePool{}, wake: w.wake, strip: stripManagedFields,
+		mu: &w.mu, rows: map[string]*inferencev1.InferencePool{}, wake: w.wake,
 		keep:    func(obj any) *inferencev1.InferencePool { return obj.(*inferencev1.InferencePool) },
 		changed: w.poolChanged,
 	}
 	w.policies = collection[*v1alpha1.PrefixRoutingPolicy]{
-		mu: &w.mu, rows: map[string]*v1alpha1.PrefixRoutingPolicy{}, wake: w.wake, strip: stripManagedFields,
+		mu: &w.mu, rows: map[string]*v1alpha1.PrefixRoutingPolicy{}, wake: w.wake,
 		keep:    func(obj any) *v1alpha1.PrefixRoutingPolicy { return obj.(*v1alpha1.PrefixRoutingPolicy) },
 		changed: w.policyChanged,
 	}
@@ -72,17 +72,10 @@ func newWorld(service string, defaults endpoint.Policy, reserved map[uint16]stri
 		keep: keepPod, changed: w.podChanged,
 	}
 	w.nodes = collection[labels.Set]{
-		mu: &w.mu, rows: map[string]labels.Set{}, wake: w.wake, strip: stripManagedFields,
+		mu: &w.mu, rows: map[string]labels.Set{}, wake: w.wake,
 		keep: func(obj any) labels.Set { return obj.(metav1.Object).GetLabels() }, changed: w.nodeChanged,
 	}
 	return w
-}
-
-func stripManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return obj, nil
 }
 
 // wake has build called soon.

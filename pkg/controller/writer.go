@@ -62,7 +62,7 @@ type statusWriter struct {
 	told    map[types.UID]string // what has been said of a pool
 }
 
-// write is the last status written to a policy.
+// write is the last status written to a policy; empty if it needed none.
 type write struct {
 	over   string // the resourceVersion that it replaced
 	result *v1alpha1.PrefixRoutingPolicy
@@ -181,12 +181,14 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 		}
 	}
 	for _, p := range v.policies {
-		p.object = w.newest(p.object)
+		last := w.written[p.object.UID]
+		w.written[p.object.UID] = last // ours from now on, written or not
+		p.object = last.orNewer(p.object)
 		status := desired(p, v.nodesWithheld, w.now())
 		if equality.Semantic.DeepEqual(p.object.Status, status) {
 			continue
 		}
-		if wait := w.written[p.object.UID].at.Add(countInterval).Sub(w.now()); wait > 0 && onlyCounts(p.object.Status, status) {
+		if wait := last.at.Add(countInterval).Sub(w.now()); wait > 0 && onlyCounts(p.object.Status, status) {
 			soon(wait)
 			continue
 		}
@@ -208,9 +210,9 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 	return again
 }
 
-// newest is the policy as we left it, if the watch has not brought that yet.
-func (w *statusWriter) newest(object *v1alpha1.PrefixRoutingPolicy) *v1alpha1.PrefixRoutingPolicy {
-	if last := w.written[object.UID]; last.result != nil && last.over == object.ResourceVersion {
+// orNewer is the policy as we left it, if the watch has not brought that yet.
+func (last write) orNewer(object *v1alpha1.PrefixRoutingPolicy) *v1alpha1.PrefixRoutingPolicy {
+	if last.result != nil && last.over == object.ResourceVersion {
 		return last.result
 	}
 	return object
