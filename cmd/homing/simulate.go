@@ -65,7 +65,7 @@ func (s *simulation) register(set *pflag.FlagSet) {
 	set.IntVar(&s.charsPerToken, "chars-per-token", simulate.DefaultCharsPerToken, "how many `characters` a token has, 1..16: prefixLength counts characters")
 	set.StringVar(&s.hardware, "hardware", "h100x8-llama-70b", "the `name` of the engines' hardware and model: "+strings.Join(hardwareNames(), ", "))
 	set.IntVar(&s.kvTokens, "kv-tokens", 0, "how many `tokens` an engine's KV cache holds (default: as the hardware has it)")
-	set.DurationVar(&s.frontend, "frontend", -1, "how `long` a request takes before an engine schedules it: network, HTTP, tokenizer (default: as the hardware has it)")
+	set.DurationVar(&s.frontend, "frontend", 0, "how `long` a request takes before an engine schedules it: network, HTTP, tokenizer (0: as the hardware has it)")
 	set.Float64Var(&s.hardwareScale, "hardware-scale", 1, "a `factor` on every step time of the engines, as 0.8 and 1.2 for a sensitivity run")
 	set.BoolVar(&s.sensitivity, "sensitivity", false, "also run with each constant of the hardware 20% smaller and greater")
 	set.BoolVar(&s.json, "json", false, "print JSON instead of a table")
@@ -186,7 +186,7 @@ func (s *simulation) engine() (simulate.Hardware, error) {
 	if s.kvTokens > 0 {
 		hardware.KVTokens = s.kvTokens
 	}
-	if s.frontend >= 0 {
+	if s.frontend > 0 {
 		hardware.Frontend = s.frontend
 	}
 	return hardware, nil

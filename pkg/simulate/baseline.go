@@ -23,8 +23,12 @@ func baselines() []Strategy {
 			New: func(env Env) Router { return &prefixScorer{tally: newTally(env), index: newIndex()} },
 		},
 		{
-			Name: "RadixRouter", About: "longest match in a radix tree, shortest queue when load is uneven, as SGLang's router does",
+			Name: "RadixRouter", About: "longest match in a radix tree, else the smallest tree, or the shortest queue when load is uneven, as SGLang's router does",
 			New: func(env Env) Router { return &radixRouter{tally: newTally(env), index: newIndex()} },
+		},
+		{
+			Name: "RadixLeastLoad", About: "the same, but else the least loaded, as SMG's documentation has it today",
+			New: func(env Env) Router { return &radixRouter{tally: newTally(env), index: newIndex(), leastLoad: true} },
 		},
 	}
 }
@@ -180,14 +184,16 @@ func (p *prefixScorer) Pick(now time.Duration, f *Flight) error {
 	return nil
 }
 
-// radixRouter follows the cache-aware policy of SGLang's router (its documentation and SMG's): when the
-// loads differ by more than 64 requests and by more than 1.5 times, the shortest queue; else the engine
-// whose tree matches most of the prompt, if that is more than 0.3 of it; else the one with the smallest
-// tree. A tree forgets its least recently used leaves beyond 2^26 characters.
+// radixRouter follows the cache-aware policy of SGLang's router and of SMG, its successor, as they describe
+// it: when the loads differ by more than 64 requests and by more than 1.5 times, the shortest queue; else
+// the engine whose tree matches most of the prompt, if that is more than 0.3 of it; else the one with the
+// smallest tree (SGLang) or the least load (SMG). A tree holds 2^26, which is taken for characters; here it
+// forgets at once what is over, there every two minutes.
 type radixRouter struct {
 	tally
-	index index
-	keys  []uint64
+	index     index
+	keys      []uint64
+	leastLoad bool
 }
 
 const (
@@ -230,6 +236,9 @@ func (r *radixRouter) choose(f *Flight) int {
 	}
 	if to := r.best(matched); matched(to) > radixMatch {
 		return to
+	}
+	if r.leastLoad {
+		return r.fewest()
 	}
 	return r.best(func(m int) float64 { return -float64(r.index.size(m)) })
 }

@@ -27,8 +27,8 @@ func Builtins() []Builtin {
 	return []Builtin{
 		traceOf("mooncake-conversation", "an hour of a chat service: 12,031 requests, 12,000 tokens on average (Mooncake, FAST 2025)", "mooncake_conversation_trace.jsonl.zst"),
 		traceOf("mooncake-synthetic", "17 minutes of long documents asked about more than once: 3,993 requests, 15,000 tokens (Mooncake, FAST 2025)", "mooncake_synthetic_trace.jsonl.zst"),
-		{"sagemaker-long", "550 shared prefixes of 8,000 tokens; with --frontend 80ms --prefix-lengths 1024 it gives SageMaker's published figures", sagemakerLong},
-		{"sagemaker-short", "1,000 conversations in the manner of ShareGPT; the same settings give SageMaker's figures for short prompts", sagemakerShort},
+		{"sagemaker-long", "550 shared prefixes of 8,000 tokens; fitted, with --frontend 80ms --prefix-lengths 1024, to SageMaker's published figures", sagemakerLong},
+		{"sagemaker-short", "1,000 conversations in the manner of ShareGPT; fitted, with the same flags, to those for short prompts", sagemakerShort},
 		{"shared-system", "ten minutes of chats under one system prompt of 2,000 tokens", sharedSystem},
 		{"zipf-prefixes", "3,000 prefixes of 4,000 tokens, more than caches hold, by Zipf's law", zipfPrefixes},
 		{"flash-hot", "400 prefixes of 6,000 tokens, one of which gets two thirds of the traffic for three minutes", flashHot},

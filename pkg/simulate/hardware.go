@@ -33,16 +33,17 @@ type Memory struct {
 
 // Llama70B is Llama-3.1-70B in BF16, tensor parallel over the eight H100 of a p5.48xlarge, under vLLM.
 //
-// The step time was fitted to published vLLM and TensorRT-LLM figures for this model and this machine:
-//   - Weights: 141 GB over 8 x 3.35 TB/s is 5.3 ms at peak, 7.3 ms at the 72 % that kernels reach.
-//   - PerToken: 2 x 70.6 GFLOP over 8 x 989 TFLOP/s is 0.018 ms at peak, 0.028 ms at 64 %.
-//   - Reduce: 160 all-reduces at 8 us; ReducePerToken: 160 x 16 KiB a token over NVLink at 230 GB/s.
+// The constants are estimates, not measurements. What each amounts to, of the hardware's peak:
+//   - Weights: 141 GB over 8 x 3.35 TB/s is 5.3 ms, so 72 % of the bandwidth.
+//   - PerToken: 2 x 70.6 GFLOP over 8 x 989 TFLOP/s is 0.018 ms, so 64 % of the arithmetic.
+//   - Reduce: 160 all-reduces, 8 us each; ReducePerToken: 16 KiB each, at 228 GB/s.
 //   - PerContext: 320 KiB of keys and values over 8 x 3.35 TB/s, at 72 %.
 //   - PerAttention: 4 x 80 layers x 8192 FLOP over 8 x 989 TFLOP/s, at 45 %.
-//   - KVTokens: 8 x 80 GB x 0.9 less weights and activations, over 320 KiB.
-//   - StepTokens, Sequences, BlockTokens: vLLM's defaults for an API server on this GPU.
+//   - Overhead, PerSequence and Frontend have no such bound: they are guesses.
+//   - KVTokens: 0.9 x 8 x 80 GB less the weights is 1.33 M x 320 KiB, and with GiB 1.46 M less activations.
+//   - StepTokens, Sequences, BlockTokens: as vLLM's server has them on such a GPU.
 //
-// Sensitivity says how much an answer depends on them: see [Hardware.Scale].
+// [Study.Sensitivity] says how much an answer depends on them.
 var Llama70B = Hardware{
 	Name:     "Llama-3.1-70B BF16, TP8 on p5.48xlarge (8x H100)",
 	Overhead: 4.3,
