@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -15,12 +17,29 @@ import (
 // Token is a token of a ServiceAccount that exists, good for an hour, for these audiences or the API server.
 func (c *Cluster) Token(t testing.TB, namespace, name string, audiences ...string) string {
 	t.Helper()
+	token, err := c.token(t.Context(), namespace, name, audiences...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func (c *Cluster) token(ctx context.Context, namespace, name string, audiences ...string) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
-	if err := c.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatalf("token of ServiceAccount %s/%s: %v", namespace, name, err)
+	if err := c.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
-	return request.Status.Token
+	return request.Status.Token, nil
+}
+
+// WriteKubeconfig writes the kubeconfig of a ServiceAccount that exists to a file.
+func (c *Cluster) WriteKubeconfig(ctx context.Context, path, namespace, name string) error {
+	token, err := c.token(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	return c.writeKubeconfig(path, token)
 }
 
 // ServiceAccount is a client's configuration with the rights of a ServiceAccount that exists, and no others.
@@ -34,17 +53,20 @@ func (c *Cluster) ServiceAccount(t testing.TB, namespace, name string) *rest.Con
 // Kubeconfig writes a client's configuration for programs that read one from a file, and gives its path.
 func (c *Cluster) Kubeconfig(t testing.TB, config *rest.Config) string {
 	t.Helper()
-	file := clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {Token: config.BearerToken}},
-		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
-		CurrentContext: "test",
-	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(file, path); err != nil {
+	if err := c.writeKubeconfig(path, config.BearerToken); err != nil {
 		t.Fatal(err)
 	}
 	return path
+}
+
+func (c *Cluster) writeKubeconfig(path, token string) error {
+	return clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: c.Config.Host, CertificateAuthorityData: c.Config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {Token: token}},
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
+		CurrentContext: "test",
+	}, path)
 }
 
 // AdminKubeconfig is the path of the administrator's kubeconfig.

@@ -22,7 +22,8 @@ const PodsOnLoopback = "127.1.0.1/24"
 // RunPods runs the controller manager, the scheduler and kwok until the test ends: from then on Deployments have
 // pods, and pods on a node of [Cluster.AddNode] are Ready at once, with addresses inside cidr, counted up from its
 // own. On loopback no EndpointSlice or Endpoints come of them, since the API server refuses such addresses there.
-func (c *Cluster) RunPods(t testing.TB, cidr string) {
+// stages, files of kwok's Stages for pods, replace those that make pods Ready and remove deleted ones.
+func (c *Cluster) RunPods(t testing.TB, cidr string, stages ...string) {
 	t.Helper()
 	bin := Need(t, "kube-controller-manager", "kube-scheduler", "kwok")
 	prefix, err := netip.ParsePrefix(cidr)
@@ -37,7 +38,12 @@ func (c *Cluster) RunPods(t testing.TB, cidr string) {
 		"--service-account-private-key-file", filepath.Join(c.env.Dir(), serviceAccountKey),
 		"--kube-api-qps", "200", "--kube-api-burst", "400")
 	c.startKubeComponent(t, bin, "kube-scheduler", "--kube-api-qps", "200", "--kube-api-burst", "400")
-	c.startKwok(t, bin["kwok"], cidr)
+	if len(stages) == 0 {
+		for _, name := range []string{"pod-ready", "pod-complete", "pod-delete"} {
+			stages = append(stages, kwok.Dir(t, "kustomize/stage/pod/fast/"+name+".yaml"))
+		}
+	}
+	c.startKwok(t, bin["kwok"], cidr, stages)
 }
 
 // startKubeComponent starts the controller manager or the scheduler: what both want, and args.
@@ -53,15 +59,14 @@ func (c *Cluster) startKubeComponent(t testing.TB, bin Binaries, name string, ar
 	c.env.StartReady(t, name, exec.Command(bin[name], args...), env.Answers200(web, fmt.Sprintf("https://127.0.0.1:%d/healthz", port)))
 }
 
-func (c *Cluster) startKwok(t testing.TB, bin, cidr string) {
+func (c *Cluster) startKwok(t testing.TB, bin, cidr string, podStages []string) {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", env.Port(t))
 	args := []string{"--kubeconfig", c.kubeconfig, "--manage-all-nodes", "--cidr", cidr, "--node-ip", "127.0.0.1",
 		"--server-address", address}
-	stages := kwok.Dir(t, "kustomize/stage")
-	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat/node-heartbeat",
-		"pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
-		args = append(args, "--config", filepath.Join(stages, stage+".yaml"))
+	nodes := kwok.Dir(t, "kustomize/stage/node")
+	for _, stage := range append([]string{nodes + "/fast/node-initialize.yaml", nodes + "/heartbeat/node-heartbeat.yaml"}, podStages...) {
+		args = append(args, "--config", stage)
 	}
 	c.env.StartReady(t, "kwok", exec.Command(bin, args...), env.Answers200(http.DefaultClient, "http://"+address+"/healthz"))
 }

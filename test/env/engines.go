@@ -29,7 +29,7 @@ func (e *Engine) Metrics(ctx context.Context) (Metrics, error) { return Scrape(c
 // until they serve. args are more flags, of which the last wins; without any, prefill takes 5 ms and
 // 0.1 ms per token that is not cached, decoding 1 ms per token, and the cache holds 65,536 tokens.
 func (e *Env) Simulated(ctx context.Context, n int, args ...string) ([]*Engine, error) {
-	binary, err := e.script(ctx, "tools/sim/build.sh")
+	binary, err := e.SimulatorBinary(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +43,11 @@ func (e *Env) Simulated(ctx context.Context, n int, args ...string) ([]*Engine, 
 		cmd.Env = append(os.Environ(), "POD_IP=127.0.0.1") // its cache wants a name
 		return cmd
 	})
+}
+
+// SimulatorBinary is the path of the simulated vLLM server, which it builds if need be.
+func (e *Env) SimulatorBinary(ctx context.Context) (string, error) {
+	return e.script(ctx, "tools/sim/build.sh")
 }
 
 // VLLMOptions are the sizes of a real engine.

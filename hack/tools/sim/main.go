@@ -1,8 +1,10 @@
-// Command sim runs one simulated vLLM server on one loopback address. It is llm-d-inference-sim with
-// all of its flags, but for where it listens: upstream's own command listens on every interface.
+// Command sim runs one simulated vLLM server on one address: that of $POD_IP, or 127.0.0.1. It is
+// llm-d-inference-sim with all of its flags, but for where it listens: upstream's own command listens on
+// every interface.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -40,7 +42,8 @@ func run(ctx context.Context) error {
 	if len(sims) != 1 {
 		return fmt.Errorf("%d data-parallel ranks asked for; one process is one endpoint", len(sims))
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(config.Port)))
+	address := cmp.Or(os.Getenv("POD_IP"), "127.0.0.1")
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(config.Port)))
 	if err != nil {
 		return err
 	}
