@@ -17,7 +17,7 @@ for dir in "${generated[@]}"; do
 done
 
 say "verify: go.mod and go.sum"
-for module in . hack/tools hack/tools/sim; do
+for module in . hack/tools hack/tools/sim test/clients/sagemaker; do
   go mod tidy -C "$module" -diff || fail "$module/go.mod is not tidy"
 done
 

@@ -94,7 +94,9 @@ func (r *rig) messagesSent() float64 {
 // TestUpstreamsThatReset has model servers drop the connection before and during the response.
 func TestUpstreamsThatReset(t *testing.T) {
 	begun := make(chan struct{}) // the client has the response's first event
-	r := newRig(t, setup{serve: func(w http.ResponseWriter, r *http.Request) {
+	r := newRig(t, setup{envoy: func(c env.EnvoyConfig) {
+		c.ConnectionManager()["delayed_close_timeout"] = "0.05s" // else HTTP/1.1 clients hear of a reset after 1 s
+	}, serve: func(w http.ResponseWriter, r *http.Request) {
 		if _, err := take(r); err != nil {
 			panic(http.ErrAbortHandler)
 		}
