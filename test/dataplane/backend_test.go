@@ -126,16 +126,21 @@ func (g *gate) hold(w http.ResponseWriter, r *http.Request) {
 
 // stream sends a first event at once, and the last when the gate is open.
 func (g *gate) stream(w http.ResponseWriter, r *http.Request) {
-	if _, err := take(r); err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = io.WriteString(w, "data: first\n\n")
-	_ = http.NewResponseController(w).Flush()
+	firstEvent(w, r)
 	if !g.wait(r) {
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// firstEvent reads the request and begins a streamed response.
+func firstEvent(w http.ResponseWriter, r *http.Request) {
+	if _, err := take(r); err != nil {
+		panic(http.ErrAbortHandler) // as a server does whose client left
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, "data: first\n\n")
+	_ = http.NewResponseController(w).Flush()
 }
 
 // reset drops the connection under the response.

@@ -91,6 +91,21 @@ func TestBusyServersAreLeft(t *testing.T) {
 	r.settles()
 }
 
+// TestLongBodiesAreNotRetried: Envoy keeps no more of a body than its buffer, 1 MiB.
+func TestLongBodiesAreNotRetried(t *testing.T) {
+	r := newRig(t, setup{serve: func(w http.ResponseWriter, r *http.Request) {
+		_, _ = take(r)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}})
+	for path, want := range map[string]struct{ size, attempts int }{"/short": {500_000, 3}, "/long": {2 << 20, 1}} {
+		got := post(t, r.client, r.envoy.URL+path, chat("retries", want.size))
+		if a := r.access(path, 1); got.status != http.StatusServiceUnavailable || a.Attempts != want.attempts {
+			t.Errorf("%d bytes: status %d after %d attempts, want 503 after %d", want.size, got.status, a.Attempts, want.attempts)
+		}
+	}
+	r.settles()
+}
+
 // TestEndpointsThatEnvoyDoesNotKnow: Envoy serves them elsewhere without a word, so Homing says so.
 func TestEndpointsThatEnvoyDoesNotKnow(t *testing.T) {
 	gate := newGate()

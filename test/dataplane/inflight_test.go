@@ -97,12 +97,8 @@ func TestUpstreamsThatReset(t *testing.T) {
 	r := newRig(t, setup{envoy: func(c env.EnvoyConfig) {
 		c.ConnectionManager()["delayed_close_timeout"] = "0.05s" // else HTTP/1.1 clients hear of a reset after 1 s
 	}, serve: func(w http.ResponseWriter, r *http.Request) {
-		if _, err := take(r); err != nil {
-			panic(http.ErrAbortHandler)
-		}
 		if r.URL.Query().Has("stream") {
-			_, _ = io.WriteString(w, "data: first\n\n")
-			_ = http.NewResponseController(w).Flush()
+			firstEvent(w, r)
 			<-begun
 		}
 		reset(w)
@@ -112,24 +108,32 @@ func TestUpstreamsThatReset(t *testing.T) {
 			if got := post(t, client, r.envoy.URL+"/v1/chat/completions", chat("resets", 5000)); got.status != http.StatusServiceUnavailable {
 				t.Errorf("before the response: status %d, want Envoy's 503", got.status)
 			}
-			resp, err := client.Do(request(t, r.envoy.URL+"/v1/chat/completions?stream", strings.NewReader(chat("resets", 5000))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(resp.Body, make([]byte, len("data: first\n\n"))); err != nil || resp.StatusCode != http.StatusOK {
-				t.Fatalf("the response begins with status %d, %v", resp.StatusCode, err)
-			}
+			resp := r.untilFirstEvent(client, "/v1/chat/completions?stream")
 			begun <- struct{}{}
 			if rest, err := io.ReadAll(resp.Body); err == nil || len(rest) > 0 {
 				t.Errorf("after the reset came %q, %v", rest, err)
 			}
-			_ = resp.Body.Close()
 		}
 	}
 	if n := r.settles(); n != 2*leavers {
 		t.Errorf("%v picks of %d requests", n, 2*leavers)
 	}
 	r.want(0, "homing_streams_closed_early_total")
+}
+
+// untilFirstEvent sends a chat and returns its response when the first event has come.
+func (r *rig) untilFirstEvent(client *http.Client, path string) *http.Response {
+	r.t.Helper()
+	resp, err := client.Do(request(r.t, r.envoy.URL+path, strings.NewReader(chat("streams", 5000))))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = resp.Body.Close() })
+	first := make([]byte, len("data: first\n\n"))
+	if _, err := io.ReadFull(resp.Body, first); err != nil || string(first) != "data: first\n\n" || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("the response begins with status %d %q, %v", resp.StatusCode, first, err)
+	}
+	return resp
 }
 
 // TestLocalReplies has Envoy answer by itself, before and after a pick.

@@ -133,3 +133,121 @@ func isEnd(event string) bool { return event == "EOF" || event == "canceled" }
 
 // add appends to a copy.
 func add(to []string, events ...string) []string { return slices.Concat(to, events) }
+
+// TestRequestModes sends bodies in the modes that config/envoy does not ship. They pass, and have their
+// homes where the mode shows Homing the body, or an id.
+func TestRequestModes(t *testing.T) {
+	const limit = 1 << 20 // of Envoy's buffer
+	for _, test := range []struct {
+		mode     string
+		homes    bool // by the body
+		tooLarge int  // status of a body over the limit
+	}{
+		{"BUFFERED", true, http.StatusRequestEntityTooLarge},
+		{"BUFFERED_PARTIAL", true, http.StatusOK},
+		{"STREAMED", false, http.StatusOK},
+		{"NONE", false, http.StatusOK},
+	} {
+		t.Run(test.mode, func(t *testing.T) {
+			r := newRig(t, setup{backends: 8, envoy: modes{test.mode, "SEND", "NONE", "SEND", false}.apply})
+			picks := 0.0
+			homes := func(id string) int {
+				served := map[string]bool{}
+				for range 16 {
+					body := chat("request modes", 40_000)
+					req := request(t, r.envoy.URL+"/v1/chat/completions", strings.NewReader(body))
+					if id != "" {
+						req.Header.Set("X-Amzn-Sagemaker-Prefix-Aware-Id", id)
+					}
+					got := send(t, r.client, req)
+					got.passed(t, body)
+					served[got.Backend] = true
+					picks++
+				}
+				return len(served)
+			}
+			if n := homes(""); (n == 1) != test.homes {
+				t.Errorf("16 equal bodies are served by %d endpoints", n)
+			}
+			if n := homes("tenant"); n != 1 {
+				t.Errorf("16 equal bodies with an id are served by %d endpoints, want 1", n)
+			}
+			withoutBody := picks
+			if test.homes {
+				withoutBody = 0
+			}
+			r.want(withoutBody, "homing_picks_without_body_total")
+
+			large := chat("large", 2*limit)
+			got := post(t, r.client, r.envoy.URL+"/v1/chat/completions", large)
+			if got.status != test.tooLarge {
+				t.Errorf("a body of %d bytes: status %d, want %d", len(large), got.status, test.tooLarge)
+			}
+			if got.status == http.StatusOK {
+				got.passed(t, large)
+				picks++
+			}
+			if n := r.settles(); n != picks {
+				t.Errorf("%v picks, want %v", n, picks)
+			}
+			r.wantStreams(0, "end", "failed")
+		})
+	}
+}
+
+// TestEarlyClosersAreNamed: a gateway that closes streams before responses end is counted each time, and
+// told of once per pool.
+func TestEarlyClosersAreNamed(t *testing.T) {
+	const requests = 6
+	for _, test := range []struct {
+		modes modes
+		at    string // "" for a gateway in order
+	}{
+		{modes{duplex, "SEND", "NONE", "SKIP", false}, "response_headers"},
+		{modes{duplex, "SKIP", "NONE", "SKIP", false}, "request"},
+		{modes{duplex, "SEND", "NONE", "SEND", false}, ""},
+		{modes{duplex, "SKIP", "NONE", "SEND", false}, ""},
+		{modes{duplex, "SEND", duplex, "SEND", false}, ""},
+		{modes{duplex, "SEND", "STREAMED", "SKIP", false}, ""},
+	} {
+		t.Run(test.modes.String(), func(t *testing.T) {
+			begun := make(chan struct{}) // the client has the response's first event
+			serve := func(w http.ResponseWriter, r *http.Request) {
+				firstEvent(w, r)
+				<-begun
+				_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			}
+			second := env.Pool{Name: "second", Port: env.Port(t), Endpoints: []string{startBackend(t, 0, serve).addr}}
+			r := newRig(t, setup{serve: serve, envoy: func(c env.EnvoyConfig) {
+				test.modes.apply(c)
+				if err := c.AddPool(second.Name, fmt.Sprintf("127.0.0.1:%d", second.Port), second.Endpoints); err != nil {
+					t.Fatal(err)
+				}
+			}})
+			r.setPool(second)
+			for range requests {
+				for _, path := range []string{"/v1/chat/completions", "/second/v1/chat/completions"} {
+					resp := r.untilFirstEvent(r.client, path)
+					begun <- struct{}{}
+					if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "data: [DONE]\n\n" {
+						t.Errorf("the response goes on with %q, %v", rest, err)
+					}
+				}
+			}
+			if n := r.settles(); n != 2*requests {
+				t.Errorf("%v picks of %d requests", n, 2*requests)
+			}
+			early, lines := 0.0, 0
+			if test.at != "" {
+				early, lines = requests, 1
+			}
+			for _, pool := range []string{r.pool.Name, second.Name} {
+				r.want(early, "homing_streams_closed_early_total", "pool_name", pool, "at", test.at)
+				r.said(lines, `response_trailer_mode: SEND in its ext_proc filter","pool":"default/`+pool)
+			}
+			if test.at == "" {
+				r.want(0, "homing_streams_closed_early_total")
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,40 +172,39 @@ func TestPolicyChanges(t *testing.T) {
 	r.settles()
 }
 
-// TestPoolsStayApart serves two pools on two ports, each behind its own Envoy.
+// TestPoolsStayApart serves two pools on two ports, behind one Envoy whose routes ask for one each.
 func TestPoolsStayApart(t *testing.T) {
-	r := newRig(t, setup{})
-	port, err := env.FreePort()
-	r.check(err)
-	var others []*backend
+	other := env.Pool{Name: "other", Port: env.Port(t)}
 	for i := range 2 {
-		others = append(others, startBackend(t, i, echo))
+		other.Endpoints = append(other.Endpoints, startBackend(t, i, echo).addr)
 	}
-	other := r.in(t)
-	other.pool = env.Pool{Name: "other", Port: port, Endpoints: addrs(others)}
-	other.setPool(other.pool)
-	other.setPolicy(env.Policy{Strategy: "Random"})
-	other.envoy, err = r.env.Envoy(t.Context(), env.EnvoyOptions{
-		Picker: fmt.Sprintf("127.0.0.1:%d", port), Endpoints: other.pool.Endpoints,
-	})
-	env.Check(t, err)
+	r := newRig(t, setup{envoy: func(c env.EnvoyConfig) {
+		if err := c.AddPool(other.Name, fmt.Sprintf("127.0.0.1:%d", other.Port), other.Endpoints); err != nil {
+			t.Fatal(err)
+		}
+	}})
+	r.setPool(other)
+	r.reload("success", func() error { return r.files.WritePolicy("other", env.Policy{Strategy: "Random"}) })
 	for i := range 20 {
 		body := chat(fmt.Sprint("apart", i), 500)
-		for _, one := range []*rig{r, other} {
-			got := post(t, one.client, one.envoy.URL+"/v1/chat/completions", body)
+		for path, endpoints := range map[string][]string{"/v1/chat/completions": r.pool.Endpoints, "/other/v1/chat/completions": other.Endpoints} {
+			got := post(t, r.client, r.envoy.URL+path, body)
 			got.passed(t, body)
-			one.endpoint(got.Backend) // fails if it is no endpoint of this pool
+			if !slices.Contains(endpoints, got.Backend) {
+				t.Errorf("%s is served by %s, of another pool", path, got.Backend)
+			}
 		}
 	}
 	r.want(20, "homing_picks_total", "pool_name", "pool", "strategy", "PrefixAware")
 	r.want(20, "homing_picks_total", "pool_name", "other", "strategy", "Random")
+	r.want(0, "homing_served_elsewhere_total")
 	r.settles()
 
 	for _, file := range []string{"other-policy.yaml", "other-pool.yaml"} {
 		r.reload("success", func() error { return os.Remove(filepath.Join(r.files.Dir, file)) })
 	}
 	eventually(t, "the removed pool's port", func() error {
-		if got := post(t, r.client, other.envoy.URL+"/v1/models", ""); got.status != http.StatusInternalServerError {
+		if got := post(t, r.client, r.envoy.URL+"/other/v1/models", ""); got.status != http.StatusInternalServerError {
 			return fmt.Errorf("status %d, want Envoy's 500 without a picker", got.status)
 		}
 		return nil

@@ -3,6 +3,7 @@ package env
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -161,16 +162,56 @@ func (c EnvoyConfig) Cluster(name string) map[string]any {
 	panic("no cluster " + name)
 }
 
-// addPlain copies the listener and its pool, and takes the picker out of the copies.
-func (c EnvoyConfig) addPlain(port int) {
-	plain := EnvoyConfig{}
+// copy is the same configuration again, of which nothing is shared.
+func (c EnvoyConfig) copy() EnvoyConfig {
+	other := EnvoyConfig{}
 	text, err := json.Marshal(c)
 	if err == nil {
-		err = json.Unmarshal(text, &plain)
+		err = json.Unmarshal(text, &other)
 	}
 	if err != nil {
 		panic(err) // it was JSON just now
 	}
+	return other
+}
+
+// add appends to the listeners or the clusters.
+func (c EnvoyConfig) add(kind string, resource map[string]any) {
+	resources := dig(c, "static_resources")
+	resources[kind] = append(resources[kind].([]any), resource)
+}
+
+// AddPool serves another pool under /NAME/, by the same filter: a route of its own names the pool's cluster
+// and the picker's port for it.
+func (c EnvoyConfig) AddPool(name, picker string, endpoints []string) error {
+	other := c.copy()
+	pool, ask := other.Cluster("pool"), other.Cluster("picker")
+	pool["name"], ask["name"] = "pool-"+name, "picker-"+name
+	if err := errors.Join(setEndpoints(pool, endpoints), setEndpoints(ask, []string{picker})); err != nil {
+		return err
+	}
+	c.add("clusters", pool)
+	c.add("clusters", ask)
+
+	action := other.Route()
+	action["cluster"] = pool["name"]
+	host := dig(c.ConnectionManager(), "route_config", "virtual_hosts", 0)
+	host["routes"] = append([]any{map[string]any{
+		"match": map[string]any{"prefix": "/" + name + "/"},
+		"route": action,
+		"typed_per_filter_config": map[string]any{"envoy.filters.http.ext_proc": map[string]any{
+			"@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+			"overrides": map[string]any{"grpc_service": map[string]any{
+				"envoy_grpc": map[string]any{"cluster_name": ask["name"]}, "timeout": "0s",
+			}},
+		}},
+	}}, host["routes"].([]any)...)
+	return nil
+}
+
+// addPlain copies the listener and its pool, and takes the picker out of the copies.
+func (c EnvoyConfig) addPlain(port int) {
+	plain := c.copy()
 	listener, cluster := plain.Listener(), plain.Cluster("pool")
 	listener["name"], cluster["name"] = "plain", "plain"
 	listener["address"] = loopback(port)
@@ -179,9 +220,8 @@ func (c EnvoyConfig) addPlain(port int) {
 	manager["http_filters"] = manager["http_filters"].([]any)[1:]
 	delete(cluster, "load_balancing_policy") // the default is round robin
 
-	resources := dig(c, "static_resources")
-	resources["listeners"] = append(resources["listeners"].([]any), listener)
-	resources["clusters"] = append(resources["clusters"].([]any), cluster)
+	c.add("listeners", listener)
+	c.add("clusters", cluster)
 }
 
 // setEndpoints makes these addresses the endpoints of a cluster.
