@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,5 +142,3 @@ func byHeader(c env.EnvoyConfig) {
 	mode := c.ExtProc()["processing_mode"].(map[string]any)
 	mode["response_body_mode"] = "FULL_DUPLEX_STREAMED"
 }
-
-func url(e *env.Envoy) string { return fmt.Sprintf("%s/v1/chat/completions", e.URL) }

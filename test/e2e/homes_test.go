@@ -3,12 +3,11 @@ package e2e
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/homing-dev/homing/test/env"
+	"github.com/homing-dev/homing/test/model"
 )
 
 // probes is how many prompts are asked for to see where homes are. Their text is shorter than every prefixLength, so
@@ -22,31 +21,16 @@ type homes struct {
 }
 
 // homes asks for every probe.
-func (r *rig) homes(t *testing.T, client *http.Client, url string) homes {
+func (r *rig) homes(t *testing.T, c *model.Client) homes {
 	t.Helper()
-	h := homes{of: map[string]string{}, before: r.podsOf(t, first)}
-	next := make(chan string)
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	for range 6 {
-		asking.Go(func() {
-			for prompt := range next {
-				a := ask(t.Context(), client, url, prompt)
-				if why := a.failure(); why != "" {
-					t.Errorf("%s: %s", prompt, why)
-					continue
-				}
-				mu.Lock()
-				h.of[prompt] = a.served
-				mu.Unlock()
-			}
-		})
+	prompts := make([]string, probes)
+	for i := range prompts {
+		prompts[i] = fmt.Sprintf("probe %d", i)
 	}
-	for i := range probes {
-		next <- fmt.Sprintf("probe %d", i)
-	}
-	close(next)
-	asking.Wait()
+	h := homes{before: r.podsOf(t, first)}
+	var err error
+	h.of, err = c.AskAll(t.Context(), prompts)
+	env.Check(t, err)
 	h.after = r.podsOf(t, first)
 	return h
 }
@@ -65,7 +49,7 @@ func (h homes) moved(t *testing.T, since homes) int {
 	n := 0
 	for prompt, was := range since.of {
 		is := h.of[prompt]
-		if is == was || is == "" {
+		if is == was {
 			continue
 		}
 		n++

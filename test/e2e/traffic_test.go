@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -24,20 +23,19 @@ import (
 // where the header says and nowhere else.
 type scenario struct {
 	*rig
-	t      *testing.T // for what is to last longer than a step
-	client *http.Client
-	exact  string // URL by way of the second
-	loads  []*load
-	last   homes
+	t     *testing.T    // for what is to last longer than a step
+	exact *model.Client // by way of the second
+	loads []*model.Load
+	last  homes
 }
 
 // TestTraffic takes an install under load through what happens to one. No step may cost a request, except those that
 // leave nothing to send it to.
 func TestTraffic(t *testing.T) {
-	s := &scenario{rig: newRig(t), t: t, client: httpClient(t)}
-	listed, exact := s.envoy(t, first, nil), s.envoy(t, first, byHeader)
-	s.exact = url(exact)
-	s.loads = []*load{startLoad(t, "fallbacks", url(listed)), startLoad(t, "by header", s.exact)}
+	s := &scenario{rig: newRig(t), t: t}
+	s.exact = model.NewClient(t, s.envoy(t, first, byHeader).URL, "")
+	listed := model.NewClient(t, s.envoy(t, first, nil).URL, "")
+	s.loads = []*model.Load{model.StartLoad(t, "fallbacks", listed), model.StartLoad(t, "by header", s.exact)}
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)
@@ -59,40 +57,41 @@ func TestTraffic(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			step.run(t)
 			for _, l := range s.loads {
-				l.report(t, step.name)
+				l.Report(t, step.name)
 			}
 		})
 		t.Logf("%s: %.1f s", step.name, time.Since(begun).Seconds())
 	}
 }
 
-// away says of a load that its requests may fail, until the result is called.
-func away(loads ...*load) (back func()) {
+// mayFail says of loads that their requests may fail, until the result is called.
+func mayFail(loads ...*model.Load) (back func()) {
+	var backs []func()
 	for _, l := range loads {
-		l.away.Store(true)
+		backs = append(backs, l.MayFail())
 	}
 	return func() {
-		for _, l := range loads {
-			l.away.Store(false)
+		for _, back := range backs {
+			back()
 		}
 	}
 }
 
 // start: until pods, Homing and Envoys are ready, requests fail.
 func (s *scenario) start(t *testing.T) {
-	defer away(s.loads...)()
+	defer mayFail(s.loads...)()
 	s.settles(t, first, 3)
 	s.answers(t, s.exact)
-	s.last = s.homes(t, s.client, s.exact)
+	s.last = s.homes(t, s.exact)
 	t.Logf("homes by pod: %v", s.last.byPod())
 }
 
 // answers waits until requests are answered, twenty in a row: by every worker of Envoy and every replica of Homing.
-func (s *scenario) answers(t *testing.T, url string) {
+func (s *scenario) answers(t *testing.T, c *model.Client) {
 	t.Helper()
 	env.Eventually(t, func(ctx context.Context) error {
 		for range 20 {
-			if why := ask(ctx, s.client, url, "is anybody there").failure(); why != "" {
+			if why := c.Ask(ctx, "is anybody there").Failure(); why != "" {
 				return errors.New(why)
 			}
 		}
@@ -103,7 +102,7 @@ func (s *scenario) answers(t *testing.T, url string) {
 // next takes the homes after a step, and says how many moved in it.
 func (s *scenario) next(t *testing.T, step string) {
 	t.Helper()
-	now := s.homes(t, s.client, s.exact)
+	now := s.homes(t, s.exact)
 	now.wantMoved(t, step, s.last)
 	s.last = now
 }
@@ -142,7 +141,7 @@ func (s *scenario) hold(t *testing.T, hold string, n int) (string, []*http.Respo
 	t.Helper()
 	var streams []*http.Response
 	for range n {
-		resp, err := begin(t.Context(), s.client, s.exact, "held", model.Hold, hold)
+		resp, err := s.exact.Begin(t.Context(), "held", model.Hold, hold)
 		env.Check(t, err)
 		if resp.StatusCode != http.StatusOK {
 			t.Fatalf("status %s of a stream", resp.Status)
@@ -163,10 +162,8 @@ func (s *scenario) release(t *testing.T, hold string, streams []*http.Response) 
 	t.Helper()
 	s.models.Open(hold)
 	for _, stream := range streams {
-		body, err := io.ReadAll(stream.Body)
-		_ = stream.Body.Close()
-		if err != nil || string(body) != model.First+model.Last {
-			t.Errorf("a stream that was under way ended as %q, %v", body, err)
+		if a := model.End(stream); a.Err != nil || a.Body != model.First+model.Last {
+			t.Errorf("a stream that was under way ended as %q, %v", a.Body, a.Err)
 		}
 	}
 	t.Logf("%d streams that were under way came to their end", len(streams))
@@ -187,7 +184,7 @@ func (s *scenario) rollout(t *testing.T) {
 			}
 			return s.known(ctx, first, podNames(pods))
 		})
-		now := s.homes(t, s.client, s.exact)
+		now := s.homes(t, s.exact)
 		if !slices.Equal(now.before, now.after) {
 			now.moved(t, s.last)
 			continue // too fast to say how many should have moved
@@ -230,11 +227,12 @@ func (s *scenario) secondPool(t *testing.T) {
 	s.runHelm(t, "upgrade", "homing", filepath.Join(env.Root(), "charts/homing"), "-n", namespace, "--reuse-values",
 		"--values", "testdata/second.values.yaml", "--wait", "--timeout", "3m")
 	envoy := s.envoy(t, second, nil)
-	l := startLoad(s.t, second, url(envoy))
-	back := away(l)
+	c := model.NewClient(s.t, envoy.URL, "")
+	l := model.StartLoad(s.t, second, c)
+	back := mayFail(l)
 	s.loads = append(s.loads, l)
 	s.settles(t, second, 3)
-	s.answers(t, url(envoy))
+	s.answers(t, c)
 	back()
 
 	pods, err := s.pods(t.Context(), "app", second)
@@ -243,22 +241,22 @@ func (s *scenario) secondPool(t *testing.T) {
 	for _, p := range pods {
 		addresses[p.Status.PodIP+":8000"] = true
 	}
-	known, cached := map[string]string{}, 0
+	known, cached := map[int]string{}, 0
 	for i := range 60 {
-		prompt := fmt.Sprint("document ", i%20, filler(1500), " question ", i)
-		a := ask(t.Context(), s.client, url(envoy), prompt)
-		if why := a.failure(); why != "" {
+		prompt := fmt.Sprint("document ", i%20, model.Filler(1500), " question ", i)
+		a := c.Ask(t.Context(), prompt)
+		if why := a.Failure(); why != "" {
 			t.Fatal(why)
 		}
-		if !addresses[a.upstream] {
-			t.Errorf("a request for %s went to %s, which is not one of %v", second, a.upstream, addresses)
+		went := a.Header.Get(upstream)
+		if !addresses[went] {
+			t.Errorf("a request for %s went to %s, which is not one of %v", second, went, addresses)
 		}
-		document := fmt.Sprint(i % 20)
-		if was := known[document]; was != "" && was != a.upstream {
-			t.Errorf("document %s is read by %s and by %s", document, was, a.upstream)
+		if was := known[i%20]; was != "" && was != went {
+			t.Errorf("document %d is read by %s and by %s", i%20, was, went)
 		}
-		known[document] = a.upstream
-		if strings.Contains(a.body, `"cached_tokens":`) && !strings.Contains(a.body, `"cached_tokens":0`) {
+		known[i%20] = went
+		if strings.Contains(a.Body, `"cached_tokens":`) && !strings.Contains(a.Body, `"cached_tokens":0`) {
 			cached++
 		}
 	}
@@ -273,11 +271,11 @@ func (s *scenario) secondPool(t *testing.T) {
 // nothing, and homes are where they were.
 func (s *scenario) recreation(t *testing.T) {
 	_, streams := s.hold(t, "recreation", 4)
-	back := away(s.loads[:2]...)
+	back := mayFail(s.loads[:2]...)
 	s.deletePool(t)
 	var status int
 	env.Eventually(t, func(ctx context.Context) error {
-		if status = ask(ctx, s.client, s.exact, "no pool").status; status < 500 {
+		if status = s.exact.Ask(ctx, "no pool").Status; status < 500 {
 			return fmt.Errorf("status %d after the pool was deleted", status)
 		}
 		return nil
@@ -287,7 +285,7 @@ func (s *scenario) recreation(t *testing.T) {
 	s.ApplyFiles(t, filepath.Join(env.Root(), "config/samples/kubernetes/llama-70b.yaml"))
 	s.settles(t, first, 4)
 	for _, l := range s.loads[:2] {
-		s.answers(t, l.url)
+		s.answers(t, l.Client)
 	}
 	back()
 	s.next(t, "the pool is deleted and comes again")
@@ -302,13 +300,13 @@ func (s *scenario) deletePool(t *testing.T) {
 // noEndpoint: a pool without a pod says so, and serves again when one comes.
 func (s *scenario) noEndpoint(t *testing.T) {
 	l := s.loads[2]
-	back := away(l)
+	back := mayFail(l)
 	s.scale(t, second, 0)
-	if a := ask(t.Context(), s.client, l.url, "nobody"); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `"code":"no_ready_endpoint"`) {
-		t.Errorf("without endpoints: %d %s, want 503 and no_ready_endpoint", a.status, a.body)
+	if a := l.Ask(t.Context(), "nobody"); a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Body, `"code":"no_ready_endpoint"`) {
+		t.Errorf("without endpoints: %d %s, want 503 and no_ready_endpoint", a.Status, a.Body)
 	}
 	s.scale(t, second, 2)
-	s.answers(t, l.url)
+	s.answers(t, l.Client)
 	back()
 }
 
@@ -318,7 +316,7 @@ func (s *scenario) crash(t *testing.T) {
 	replicas, err := s.replicas(t.Context())
 	env.Check(t, err)
 	victim := s.kubelet.Container(namespace, replicas[0].Name).(*env.Process)
-	back := away(s.loads...)
+	back := mayFail(s.loads...)
 	crashed := time.Now()
 	env.Check(t, victim.Signal(syscall.SIGKILL))
 	<-victim.Done()
@@ -340,7 +338,7 @@ func (s *scenario) crash(t *testing.T) {
 // end: without load, nothing is in flight, and every pick was released.
 func (s *scenario) end(t *testing.T) {
 	for _, l := range s.loads {
-		l.end()
+		l.End()
 	}
 	replicas, err := s.replicas(t.Context())
 	env.Check(t, err)

@@ -1,5 +1,5 @@
-// Package model plays model servers that say who they are, for tests of who serves what: they answer at once, in a
-// stream, or when the test says so. What they answer means nothing.
+// Package model plays model servers that say who they are, for tests of who serves what, and their clients. A server
+// answers at once, in a stream, or when the test says so; what it answers means nothing.
 //
 // Invariant: a server that is asked to end serves what it has begun, as an engine with a preStop hook does; one that
 // crashes or falls silent does not.
@@ -32,6 +32,8 @@ const (
 
 // First and Last are the first and the last event of an answer in a stream.
 const First, Last = "data: first\n\n", "data: [DONE]\n\n"
+
+const eventStream = "text/event-stream"
 
 // preStop is how long a server that is asked to end goes on accepting requests: longer than gateways and pickers need
 // to hear of it.
@@ -122,7 +124,7 @@ func (m *Server) answer(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "{}\n")
 		return
 	}
-	h.Set("content-type", "text/event-stream")
+	h.Set("content-type", eventStream)
 	m.event(w, First)
 	if hold != "" {
 		m.wait(r, m.servers.hold(hold))
