@@ -18,6 +18,7 @@ const leavers = 20
 // TestClientsThatLeave has clients leave at every point of a request. Whatever they leave behind, it is
 // not counted in flight.
 func TestClientsThatLeave(t *testing.T) {
+	const messagesSent = "envoy_http_ext_proc_stream_msgs_sent" // by Envoy to Homing
 	gate := newGate()
 	r := newRig(t, setup{
 		policy: env.Policy{PrefixLength: 1024},
@@ -32,20 +33,23 @@ func TestClientsThatLeave(t *testing.T) {
 	whole := chat("leaves", 5000)
 	for _, test := range []struct {
 		name, path string
-		part       string  // of the body that is sent before the client leaves
-		whole      bool    // that is all of the body
-		messages   float64 // for each request, that Envoy has sent to Homing by then
-		phase      string
+		part       string   // of the body that is sent before the client leaves
+		whole      bool     // that is all of the body
+		messages   float64  // for each request, that Envoy has sent to Homing by then
+		picked     bool     // by then
+		begun      bool     // the response, by then
+		phases     []string // what Homing has seen of it
 	}{
-		{"before the body", "/v1/chat/completions", "", false, 1, "request"},
-		{"mid-body, before the key is known", "/v1/chat/completions", whole[:3000], false, 2, "request"},
-		{"mid-body, after the pick", "/invocations", whole[:3000], false, 2, "picked"},
-		{"before the response", "/v1/chat/completions", whole, true, 2, "picked"},
-		{"mid-response", "/v1/chat/completions?stream", whole, true, 3, "response"},
+		// What Envoy has sent may be overtaken by its reset of the stream.
+		{"before the body", "/v1/chat/completions", "", false, 1, false, false, []string{"start", "request"}},
+		{"mid-body, before the key is known", "/v1/chat/completions", whole[:3000], false, 2, false, false, []string{"start", "request"}},
+		{"mid-body, after the pick", "/invocations", whole[:3000], false, 2, true, false, []string{"picked"}},
+		{"before the response", "/v1/chat/completions", whole, true, 2, true, false, []string{"picked"}},
+		{"mid-response", "/v1/chat/completions?stream", whole, true, 3, true, true, []string{"response"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := r.in(t)
-			before, sent := r.metrics(), r.messagesSent()
+			before, sent := r.metrics(), r.envoyStat(messagesSent)
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			var clients sync.WaitGroup
@@ -61,34 +65,36 @@ func TestClientsThatLeave(t *testing.T) {
 				clients.Go(func() { do([]*http.Client{r.client, r.h2}[i%2], req) })
 			}
 			picked := 0.0
-			if test.phase != "request" {
+			if test.picked {
 				picked = leavers
 			}
 			r.want(picked, "homing_in_flight_requests")
 			eventually(t, "messages to Homing", func() error {
-				if n := r.messagesSent() - sent; n < leavers*test.messages {
+				if n := r.envoyStat(messagesSent) - sent; n < leavers*test.messages {
 					return fmt.Errorf("%v, want %v", n, leavers*test.messages)
 				}
 				return nil
 			})
+			if test.begun {
+				r.wantStreaming(leavers)
+			}
 			leave()
 			clients.Wait()
-			r.wantStreams(before.Sum("homing_streams_total", "phase", test.phase)+leavers, "phase", test.phase)
+			eventually(t, "streams that have ended", func() error {
+				m, ended := r.metrics(), 0.0
+				for _, phase := range test.phases {
+					ended += m.Sum("homing_streams_total", "phase", phase) - before.Sum("homing_streams_total", "phase", phase)
+				}
+				if ended != leavers {
+					return fmt.Errorf("%v in phase %v, want %v; all: %v", ended, test.phases, leavers, nonzero(m["homing_streams_total"]))
+				}
+				return nil
+			})
 			if n := r.settles() - before.Sum("homing_picks_total"); n != picked {
 				t.Errorf("%v picks, want %v", n, picked)
 			}
 		})
 	}
-}
-
-// messagesSent is how many messages Envoy has sent to Homing.
-func (r *rig) messagesSent() float64 {
-	r.t.Helper()
-	m, err := env.Scrape(context.WithoutCancel(r.t.Context()), r.envoy.Admin+"/stats/prometheus?filter=ext_proc.stream_msgs_sent$")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return m.Sum("envoy_http_ext_proc_stream_msgs_sent")
 }
 
 // TestUpstreamsThatReset has model servers drop the connection before and during the response.
@@ -108,9 +114,9 @@ func TestUpstreamsThatReset(t *testing.T) {
 			if got := post(t, client, r.envoy.URL+"/v1/chat/completions", chat("resets", 5000)); got.status != http.StatusServiceUnavailable {
 				t.Errorf("before the response: status %d, want Envoy's 503", got.status)
 			}
-			resp := r.untilFirstEvent(client, "/v1/chat/completions?stream")
+			response := r.untilFirstEvent(client, "/v1/chat/completions?stream")
 			begun <- struct{}{}
-			if rest, err := io.ReadAll(resp.Body); err == nil || len(rest) > 0 {
+			if rest, err := io.ReadAll(response); err == nil || len(rest) > 0 {
 				t.Errorf("after the reset came %q, %v", rest, err)
 			}
 		}
@@ -121,8 +127,8 @@ func TestUpstreamsThatReset(t *testing.T) {
 	r.want(0, "homing_streams_closed_early_total")
 }
 
-// untilFirstEvent sends a chat and returns its response when the first event has come.
-func (r *rig) untilFirstEvent(client *http.Client, path string) *http.Response {
+// untilFirstEvent sends a chat, reads the first event of its response and returns the rest.
+func (r *rig) untilFirstEvent(client *http.Client, path string) io.Reader {
 	r.t.Helper()
 	resp, err := client.Do(request(r.t, r.envoy.URL+path, strings.NewReader(chat("streams", 5000))))
 	if err != nil {
@@ -133,7 +139,7 @@ func (r *rig) untilFirstEvent(client *http.Client, path string) *http.Response {
 	if _, err := io.ReadFull(resp.Body, first); err != nil || string(first) != "data: first\n\n" || resp.StatusCode != http.StatusOK {
 		r.t.Fatalf("the response begins with status %d %q, %v", resp.StatusCode, first, err)
 	}
-	return resp
+	return resp.Body
 }
 
 // TestLocalReplies has Envoy answer by itself, before and after a pick.

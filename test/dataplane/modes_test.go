@@ -227,9 +227,9 @@ func TestEarlyClosersAreNamed(t *testing.T) {
 			r.setPool(second)
 			for range requests {
 				for _, path := range []string{"/v1/chat/completions", "/second/v1/chat/completions"} {
-					resp := r.untilFirstEvent(r.client, path)
+					response := r.untilFirstEvent(r.client, path)
 					begun <- struct{}{}
-					if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "data: [DONE]\n\n" {
+					if rest, err := io.ReadAll(response); err != nil || string(rest) != "data: [DONE]\n\n" {
 						t.Errorf("the response goes on with %q, %v", rest, err)
 					}
 				}

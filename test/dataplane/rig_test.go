@@ -238,6 +238,28 @@ func (r *rig) settles() (picks float64) {
 	return picks
 }
 
+// wantStreaming waits until n responses have begun to reach their clients, and nothing else is in flight.
+func (r *rig) wantStreaming(n float64) {
+	r.t.Helper()
+	r.want(n, "homing_in_flight_requests")
+	eventually(r.t, "responses that have begun", func() error {
+		if got := r.envoyStat("envoy_http_downstream_rq_xx", "envoy_response_code_class", "2", "envoy_http_conn_manager_prefix", "inference"); got < n {
+			return fmt.Errorf("%v, want %v", got, n)
+		}
+		return nil
+	})
+}
+
+// envoyStat is one of Envoy's own metrics.
+func (r *rig) envoyStat(name string, labels ...string) float64 {
+	r.t.Helper()
+	m, err := env.Scrape(context.WithoutCancel(r.t.Context()), r.envoy.Admin+"/stats/prometheus")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return m.Sum(name, labels...)
+}
+
 // residentBytes is the memory that a process holds, or a skip where the system does not say.
 func residentBytes(t testing.TB, pid int) int64 {
 	t.Helper()

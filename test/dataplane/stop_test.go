@@ -84,23 +84,6 @@ func TestDrain(t *testing.T) {
 // whole is what a gate's stream sends.
 const whole = "data: first\n\ndata: [DONE]\n\n"
 
-// wantStreaming waits until n responses have begun.
-func (r *rig) wantStreaming(n float64) {
-	r.t.Helper()
-	r.want(n, "homing_in_flight_requests")
-	eventually(r.t, "responses that have begun", func() error {
-		m, err := env.Scrape(context.WithoutCancel(r.t.Context()), r.envoy.Admin+"/stats/prometheus?filter=ext_proc.stream_msgs_received$")
-		if err != nil {
-			return err
-		}
-		// Each has had answers to its headers and to its response's headers, and its body back.
-		if got := m.Sum("envoy_http_ext_proc_stream_msgs_received"); got < 3*n {
-			return fmt.Errorf("%v messages from Homing, want %v", got, 3*n)
-		}
-		return nil
-	})
-}
-
 // TestDrainTimeout has responses outlast the drain: Homing ends nevertheless, and says so.
 func TestDrainTimeout(t *testing.T) {
 	gate := newGate()
