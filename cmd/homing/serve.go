@@ -133,12 +133,14 @@ func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, 
 }
 
 // services makes the ext_proc service of a pool. They share one picker and one set of metrics.
-func services(store *endpoint.Store, registry prometheus.Registerer, maxInspectBytes int, log logr.Logger) func(endpoint.PoolName, grpc.ServiceRegistrar) {
+func services(store *endpoint.Store, registry prometheus.Registerer, maxInspectBytes int, log logr.Logger) func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar) {
 	pick, metrics := picker.New(rand.Uint64), extproc.NewMetrics(registry, store)
-	return func(pool endpoint.PoolName, r grpc.ServiceRegistrar) {
-		extproc.New(extproc.Options{
+	return func(ctx context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
+		service := extproc.New(extproc.Options{
 			Pool: pool, Store: store, Picker: pick, Metrics: metrics, MaxInspectBytes: maxInspectBytes, Log: log,
-		}).Register(r)
+		})
+		service.Register(r)
+		context.AfterFunc(ctx, service.Drain)
 	}
 }
 

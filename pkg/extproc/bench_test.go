@@ -2,6 +2,8 @@ package extproc
 
 import (
 	"context"
+	"errors"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,10 +13,25 @@ import (
 	"google.golang.org/grpc"
 )
 
-// deafStream is a stream whose replies go nowhere, without gRPC's own cost.
+// deafStream is a stream that receives a script and whose replies go nowhere, without gRPC's own cost.
 type deafStream struct {
 	grpc.ServerStream
-	replies int
+	script    []*extprocv3.ProcessingRequest
+	receiving func() // called before each message, if set
+	replies   int
+}
+
+func (d *deafStream) RecvMsg(m any) error {
+	if d.receiving != nil {
+		d.receiving()
+	}
+	if len(d.script) == 0 {
+		return io.EOF
+	}
+	in := m.(*extprocv3.ProcessingRequest)
+	in.Request, in.ProtocolConfig = d.script[0].Request, d.script[0].ProtocolConfig
+	d.script = d.script[1:]
+	return nil
 }
 
 func (d *deafStream) SendMsg(any) error                           { d.replies++; return nil }
@@ -65,7 +82,7 @@ func TestAResponseChunkAllocatesNothing(t *testing.T) {
 // TestARequestAllocatesLittle bounds what the picker itself allocates for a whole request.
 func TestARequestAllocatesLittle(t *testing.T) {
 	g := newLocal(t, manyEndpoints(10))
-	script := []*extprocv3.ProcessingRequest{post("/v1/chat/completions"), body(chat[:30], false), body(chat[30:], true),
+	script := []*extprocv3.ProcessingRequest{postIn(fullDuplex, none), body(chat[:30], false), body(chat[30:], true),
 		responseHeaders(false), responseTrailers()}
 	st := g.service.streams.Get().(*stream)
 	deaf := &deafStream{}
@@ -81,15 +98,19 @@ func TestARequestAllocatesLittle(t *testing.T) {
 
 // play handles a whole request.
 func (st *stream) play(tb testing.TB, deaf *deafStream, script []*extprocv3.ProcessingRequest) {
-	st.rpc = deaf
-	for _, m := range script {
-		st.in.Request = m.Request
-		if err := st.handle(); err != nil {
-			tb.Fatal(err)
-		}
+	deaf.script, st.rpc = script, deaf
+	if err := st.run(); !errors.Is(err, io.EOF) {
+		tb.Fatal(err)
 	}
 	st.finish(endEOF)
 	st.reset()
+}
+
+// postIn is the headers of a chat, as the first message of a stream in these modes.
+func postIn(request, response mode) *extprocv3.ProcessingRequest {
+	m := post("/v1/chat/completions")
+	m.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: request, ResponseBodyMode: response}
+	return m
 }
 
 // chat32K is a chat of 32 KiB, cut into chunks as Envoy does it.
@@ -121,9 +142,7 @@ func benchmarkStream(b *testing.B, responseChunks int) {
 	if responseChunks > 0 {
 		response = fullDuplex
 	}
-	first := post("/v1/chat/completions")
-	first.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: fullDuplex, ResponseBodyMode: response}
-	script := []*extprocv3.ProcessingRequest{first}
+	script := []*extprocv3.ProcessingRequest{postIn(fullDuplex, response)}
 	chunks := chat32K()
 	for i, c := range chunks {
 		script = append(script, body(c, i == len(chunks)-1))
@@ -172,7 +191,7 @@ func cpuTime(b *testing.B) time.Duration {
 // BenchmarkHandle is the picker's own part of the same request, without gRPC and protobuf.
 func BenchmarkHandle(b *testing.B) {
 	g := newLocal(b, manyEndpoints(10))
-	script := []*extprocv3.ProcessingRequest{post("/v1/chat/completions")}
+	script := []*extprocv3.ProcessingRequest{postIn(fullDuplex, none)}
 	chunks := chat32K()
 	size := 0
 	for i, c := range chunks {

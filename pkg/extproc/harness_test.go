@@ -53,6 +53,7 @@ type gateway struct {
 	server  *grpc.Server
 	reg     *prometheus.Registry
 	client  extprocv3.ExternalProcessorClient
+	handler func(grpc.ServerStream) error // in the service's place, if set
 
 	begun, ended, received atomic.Int64 // on the server's side: streams, streams, messages
 
@@ -133,6 +134,9 @@ func (g *gateway) publish(pools ...endpoint.PoolSpec) { g.store.Publish(pools) }
 func (g *gateway) track(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	g.begun.Add(1)
 	defer g.ended.Add(1)
+	if g.handler != nil {
+		return g.handler(ss)
+	}
 	return handler(srv, &countingStream{ss, &g.received})
 }
 

@@ -141,7 +141,7 @@ type poolMetrics struct {
 }
 
 var (
-	endNames   = [...]string{"eof", "canceled", "refused", "failed", "panic"}
+	endNames   = [...]string{"eof", "canceled", "refused", "drained", "failed", "panic"}
 	phaseNames = [...]string{"start", "request", "local_reply", "picked", "response", "done"}
 )
 

@@ -54,6 +54,11 @@ func (m modes) duplexResponse() bool {
 	return m.response == procmodev3.ProcessingMode_FULL_DUPLEX_STREAMED
 }
 
+// chunkedRequest holds when the request's body comes in chunks that Envoy waits to get back.
+func (m modes) chunkedRequest() bool {
+	return m.duplexRequest() || m.request == procmodev3.ProcessingMode_STREAMED
+}
+
 // grpc holds for a mode that frames gRPC messages, which must not be cut into pieces.
 func (m modes) grpc() bool {
 	return m.request == procmodev3.ProcessingMode_GRPC || m.response == procmodev3.ProcessingMode_GRPC

@@ -3,7 +3,8 @@
 //
 // Invariants: every stream that picked an endpoint releases it exactly once, whatever ends the stream;
 // every byte of a request's body goes back to Envoy once, unchanged and in order; a stream is touched
-// by its own goroutine alone; and no input ends a stream with an error that a client could see.
+// by its own goroutine alone, but for [Service.Drain], which ends those that only wait; and no input ends
+// a stream with an error that a client could see.
 //
 // The words are Envoy's. The protocol is described at
 // https://www.envoyproxy.io/docs/envoy/latest/api-v3/service/ext_proc/v3/external_processor.proto and
@@ -53,6 +54,7 @@ const (
 	endEOF      end = iota // the gateway was through
 	endCanceled            // the gateway reset the stream, or its connection was lost
 	endRefused             // with an immediate response
+	endDrained             // by Service.Drain: the gateway goes on by itself
 	endFailed              // with an error
 	endPanic
 )
@@ -64,6 +66,7 @@ type Service struct {
 	streams sync.Pool                   // of *stream
 	metrics atomic.Pointer[poolMetrics] // of the pool as it was last seen
 	gateway gatewayHealth
+	idle    idle
 }
 
 // New returns the service of one pool. Call Register to have a gRPC server serve it.
@@ -74,7 +77,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Service{Options: o}
+	s := &Service{Options: o, idle: idle{streams: map[*stream]struct{}{}}}
 	s.Log = o.Log.WithValues("pool", o.Pool.String())
 	s.streams.New = func() any { return &stream{service: s, replies: newReplies()} }
 	return s

@@ -72,7 +72,7 @@ func (st *stream) reset() {
 // run handles messages until the stream ends, and returns why: io.EOF when the gateway was through.
 func (st *stream) run() error {
 	for {
-		if err := st.rpc.RecvMsg(&st.in); err != nil {
+		if err := st.receive(); err != nil {
 			return err
 		}
 		if err := st.handle(); err != nil {
@@ -160,6 +160,7 @@ func (st *stream) requestBody(b *extprocv3.HttpBody) error {
 		st.reader.Write(b.GetBody())
 		return st.answerBody(st.key())
 	default:
+		st.requestEnded = b.GetEndOfStream()
 		return st.rpc.SendMsg(continueRequestBody)
 	}
 }
@@ -300,6 +301,8 @@ func (st *stream) endOf(err error) end {
 		return endEOF
 	case errors.Is(err, errRefused):
 		return endRefused
+	case errors.Is(err, errDrained):
+		return endDrained
 	case status.Code(err) == codes.Canceled || st.rpc.Context().Err() != nil:
 		return endCanceled
 	default:

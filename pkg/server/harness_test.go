@@ -30,7 +30,7 @@ const patience = 30 * time.Second
 
 // echo is a service in the place of ext_proc: it answers each message with its pool's name, until the
 // client closes.
-func echo(pool endpoint.PoolName, r grpc.ServiceRegistrar) {
+func echo(_ context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Echo", HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{

@@ -55,7 +55,8 @@ type listener struct {
 	key    listenerKey
 	socket net.Listener
 	server *grpc.Server
-	// leave ends what would keep streams open for ever: the health service's watches.
+	// leave has streams ended that nobody loses anything by: those its service chooses, and the health
+	// service's watches, which would go on for ever.
 	leave context.CancelFunc
 }
 
@@ -161,7 +162,7 @@ func (l *listeners) tryOpen(key listenerKey) {
 	}
 	ctx, leave := context.WithCancel(context.Background())
 	open := &listener{key: key, socket: socket, server: grpc.NewServer(limits()...), leave: leave}
-	l.options.Register(key.pool, open.server)
+	l.options.Register(ctx, key.pool, open.server)
 	healthv1.RegisterHealthServer(open.server, l.health.service(ctx))
 	l.open[key] = open
 	l.metrics.up(key, true)

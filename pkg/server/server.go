@@ -1,8 +1,8 @@
 // Package server serves a store of pools to gateways: one ext_proc listener per pool, health, and metrics.
 //
 // Invariants: a listener is open exactly while its pool is in the snapshot and its port can be had; a
-// stream that was accepted is served to its end, or until the drain timeout, whatever becomes of its
-// pool or of the process; and health says NOT_SERVING before anything stops.
+// stream that was accepted is served until its service ends it, or until the drain timeout, whatever
+// becomes of its pool or of the process; and health says NOT_SERVING before anything stops.
 package server
 
 import (
@@ -28,8 +28,9 @@ type Options struct {
 	// Store is what is served. Nothing may have been published to it before [New]: the first publication
 	// is what makes the server ready.
 	Store *endpoint.Store
-	// Register puts the service of one pool on the gRPC server of its port.
-	Register func(endpoint.PoolName, grpc.ServiceRegistrar)
+	// Register puts the service of one pool on the gRPC server of its port. The context ends when the port
+	// has closed for good: the service is then to end the streams that it need not serve to their end.
+	Register func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar)
 	// BindAddress is the IP address of every listener; empty means all addresses.
 	BindAddress string
 	// HealthPort and MetricsPort, 0..65535; 0 takes any free port.
@@ -57,7 +58,7 @@ type DrainOptions struct {
 	// Delay is how long everything is served on after health says NOT_SERVING, so that gateways and
 	// load balancers take note.
 	Delay time.Duration
-	// Timeout is how long streams may then go on before they are cut.
+	// Timeout is how long streams may then go on before they are cut, if the service cannot end them itself.
 	Timeout time.Duration
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
@@ -213,6 +214,36 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	if err := h.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A service is told when its port has closed, and not before: another pool's end is none of its business.
+func TestServicesAreToldOfTheDrain(t *testing.T) {
+	told := make(chan string, 2)
+	h := start(t, func(o *Options) {
+		o.Register = func(ctx context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
+			echo(ctx, pool, r)
+			context.AfterFunc(ctx, func() { told <- pool.Name })
+		}
+	})
+	a, b := freePort(t), freePort(t)
+	h.serve(map[string]uint16{"a": a, "b": b})
+	h.publish(map[string]uint16{"b": b})
+	if got := <-told; got != "a" {
+		t.Errorf("pool %s was told when a was removed", got)
+	}
+	stream := openStream(t, dial(t, local(b)))
+	mustAnswer(t, stream, "b")
+	if len(told) > 0 {
+		t.Error("pool b was told while it was served")
+	}
+	h.stop()
+	if got := <-told; got != "b" {
+		t.Errorf("pool %s was told at the end", got)
+	}
+	mustAnswer(t, stream, "b")
+	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
 }

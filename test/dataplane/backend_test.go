@@ -167,6 +167,7 @@ type answer struct {
 	receipt     // of a backend that answered with one
 	status  int // 0 when there was no response
 	header  http.Header
+	trailer http.Header
 	body    string // as far as it came
 	err     error  // that ended the request or the response
 }
@@ -180,7 +181,7 @@ func do(client *http.Client, req *http.Request) (a answer) {
 	defer resp.Body.Close()
 	a.status, a.header = resp.StatusCode, resp.Header
 	body, err := io.ReadAll(resp.Body)
-	a.body, a.err = string(body), err
+	a.body, a.trailer, a.err = string(body), resp.Trailer, err
 	if a.err == nil && a.status == http.StatusOK && strings.HasPrefix(a.body, "{") {
 		a.err = json.Unmarshal(body, &a.receipt)
 	}

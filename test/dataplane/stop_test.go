@@ -17,11 +17,11 @@ import (
 	"github.com/homing-dev/homing/test/env"
 )
 
-// TestDrain sends SIGTERM while responses are under way. They come to their end, the counts with them,
-// and a successor takes over on the same ports.
+// TestDrain sends SIGTERM while responses are under way through Homing. They come to their end, the counts
+// with them, and a successor takes over on the same ports.
 func TestDrain(t *testing.T) {
 	most, last := newGate(), newGate()
-	r := newRig(t, setup{serve: func(w http.ResponseWriter, r *http.Request) {
+	r := newRig(t, setup{envoy: bothWays.apply, serve: func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.RawQuery {
 		case "most":
 			most.stream(w, r)
@@ -87,7 +87,7 @@ const whole = "data: first\n\ndata: [DONE]\n\n"
 // TestDrainTimeout has responses outlast the drain: Homing ends nevertheless, and says so.
 func TestDrainTimeout(t *testing.T) {
 	gate := newGate()
-	r := newRig(t, setup{serve: gate.stream, homing: []string{"--drain-timeout", "100ms"}})
+	r := newRig(t, setup{envoy: bothWays.apply, serve: gate.stream, homing: []string{"--drain-timeout", "100ms"}})
 	answered := start(r.client, request(t, r.envoy.URL+"/v1/chat/completions", strings.NewReader(chat("cut", 3000))))
 	r.wantStreaming(1)
 	if err := r.homing.Signal(syscall.SIGTERM); err != nil {
@@ -109,7 +109,7 @@ func TestDrainTimeout(t *testing.T) {
 // TestSecondSignal: who does not want to wait sends it twice.
 func TestSecondSignal(t *testing.T) {
 	gate := newGate()
-	r := newRig(t, setup{serve: gate.stream})
+	r := newRig(t, setup{envoy: bothWays.apply, serve: gate.stream})
 	start(r.client, request(t, r.envoy.URL+"/v1/chat/completions", strings.NewReader(chat("held", 3000))))
 	r.wantStreaming(1)
 	eventually(t, "Homing's end", func() error {
