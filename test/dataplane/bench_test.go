@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	benchClients  = 8   // at a time, each with a connection of its own
 	benchBatch    = 400 // requests by one way before the other's turn
 	benchPrefixes = 64
 )
@@ -27,16 +26,16 @@ func BenchmarkEnvoy(b *testing.B) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"object":"chat.completion"}`)
 	}})
-	for _, size := range []int{1 << 10, 32 << 10} {
-		b.Run(fmt.Sprintf("chat=%dKiB", size>>10), func(b *testing.B) {
+	for _, test := range []struct{ size, clients int }{{1 << 10, 1}, {32 << 10, 1}, {1 << 10, 8}, {32 << 10, 8}} {
+		b.Run(fmt.Sprintf("chat=%dKiB/clients=%d", test.size>>10, test.clients), func(b *testing.B) {
 			var bodies []string
 			for i := range benchPrefixes {
-				bodies = append(bodies, chat(fmt.Sprint(i), size))
+				bodies = append(bodies, chat(fmt.Sprint(i), test.size))
 			}
-			plain := &way{url: r.envoy.Plain + "/v1/chat/completions", bodies: bodies, client: r.client}
-			homing := &way{url: r.envoy.URL + "/v1/chat/completions", bodies: bodies, client: r.client}
+			plain := &way{url: r.envoy.Plain + "/v1/chat/completions", bodies: bodies, client: r.client, clients: test.clients}
+			homing := &way{url: r.envoy.URL + "/v1/chat/completions", bodies: bodies, client: r.client, clients: test.clients}
 			for _, w := range []*way{plain, homing} {
-				w.send(b, 2*benchClients) // connections, and code that runs for the first time
+				w.send(b, 2*test.clients) // connections, and code that runs for the first time
 				w.forget()
 			}
 			cpu := r.metrics().Sum("process_cpu_seconds_total")
@@ -61,22 +60,23 @@ func BenchmarkEnvoy(b *testing.B) {
 
 // way is one way through Envoy, and how long requests took on it.
 type way struct {
-	url    string
-	bodies []string
-	client *http.Client
+	url     string
+	bodies  []string
+	client  *http.Client
+	clients int // at a time, each with a connection of its own
 
 	mu      sync.Mutex
 	times   []time.Duration // guarded by mu
 	elapsed time.Duration
 }
 
-// send sends n requests by some clients at once.
+// send sends n requests.
 func (w *way) send(b *testing.B, n int) {
 	b.Helper()
 	var next atomic.Int64
 	var clients sync.WaitGroup
 	begun := time.Now()
-	for range min(benchClients, n) {
+	for range min(w.clients, n) {
 		clients.Go(func() {
 			var times []time.Duration
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {

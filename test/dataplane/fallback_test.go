@@ -63,6 +63,10 @@ func TestRetriesGoDownTheList(t *testing.T) {
 		}
 		r.want(float64(dead), "homing_served_elsewhere_total")
 	}
+	r.backends[slices.Index(r.pool.Endpoints, order[2])].close()
+	if got := post(t, r.client, r.envoy.URL+path, chat("retries", 2000)); got.status != http.StatusServiceUnavailable {
+		t.Errorf("with all dead: status %d, want Envoy's 503", got.status)
+	}
 	r.settles()
 	r.said(1, "served a request at another endpoint")
 }
