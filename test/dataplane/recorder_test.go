@@ -32,6 +32,7 @@ type observed struct {
 	client  *http.Client
 	pool    *endpoint.Pool
 	backend *backend
+	endAt   string // the message at which Homing ends a stream well, without an answer
 
 	mu      sync.Mutex
 	streams map[string]*record // by request path
@@ -146,12 +147,15 @@ func (s *recordedStream) RecvMsg(m any) error {
 	case err != nil:
 		s.record.note(err.Error())
 	default:
-		s.message(m.(*extprocv3.ProcessingRequest))
+		if s.message(m.(*extprocv3.ProcessingRequest)) == s.observed.endAt {
+			return io.EOF
+		}
 	}
 	return err
 }
 
-func (s *recordedStream) message(m *extprocv3.ProcessingRequest) {
+// message records a message, and says which it is.
+func (s *recordedStream) message(m *extprocv3.ProcessingRequest) string {
 	if h := m.GetRequestHeaders(); h != nil {
 		for _, header := range h.GetHeaders().GetHeaders() {
 			if header.Key == ":path" {
@@ -164,4 +168,5 @@ func (s *recordedStream) message(m *extprocv3.ProcessingRequest) {
 	// "*ext_procv3.ProcessingRequest_ResponseBody" is "ResponseBody".
 	_, event, _ := strings.Cut(fmt.Sprintf("%T", m.Request), "ProcessingRequest_")
 	s.record.note(event)
+	return event
 }
