@@ -33,8 +33,8 @@ func newServeCommand() *cobra.Command {
 		Long: `Pick endpoints for gateways: one ext_proc port for each InferencePool, the one its endpointPickerRef
 names. Ports open and close as pools come and go, and a changed policy applies to the next request.
 
-On SIGTERM or Ctrl-C, health says NOT_SERVING, requests under way come to their end, and then it stops;
-a second signal stops it at once.`,
+On SIGTERM or Ctrl-C, health says NOT_SERVING, and it stops as soon as gateways can do without it: when
+requests are uploaded, and responses that pass through it have ended. A second signal stops it at once.`,
 		Example: `  # In a pod: the InferencePools of its namespace that name the Service homing as their endpoint picker.
   homing serve
 
