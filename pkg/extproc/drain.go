@@ -41,9 +41,8 @@ func (i *idle) leave(st *stream) bool {
 }
 
 // Drain ends every stream that is through, at once, and the others as soon as they are. Nothing is lost by
-// it: for Envoy, a stream that ends well is a picker with nothing more to say, and it goes on with the
-// request by itself. Only requests whose response passes through the picker in full duplex keep their
-// stream to the end.
+// it: a gateway whose stream ends well proceeds without the picker, says the protocol. Only requests whose
+// response passes through in full duplex keep their stream to the end.
 func (s *Service) Drain() {
 	s.idle.mu.Lock()
 	defer s.idle.mu.Unlock()
