@@ -52,19 +52,6 @@ type rig struct {
 
 func newRig(t testing.TB, s setup) *rig {
 	t.Helper()
-	r := newRigWithoutEnvoy(t, s)
-	var err error
-	r.envoy, err = r.env.Envoy(t.Context(), env.EnvoyOptions{
-		Picker: fmt.Sprintf("127.0.0.1:%d", r.pool.Port), PickerTLS: s.tls, Plain: s.plain,
-		Endpoints: addrs(r.backends), Edit: s.envoy,
-	})
-	env.Check(t, err)
-	return r
-}
-
-// newRigWithoutEnvoy starts the backends and Homing.
-func newRigWithoutEnvoy(t testing.TB, s setup) *rig {
-	t.Helper()
 	r := &rig{t: t, env: env.For(t), client: httpClient(t, false), h2: httpClient(t, true)}
 	if s.backends == 0 {
 		s.backends = 3
@@ -72,23 +59,24 @@ func newRigWithoutEnvoy(t testing.TB, s setup) *rig {
 	if s.serve == nil {
 		s.serve = echo
 	}
+	r.pool = env.Pool{Name: "pool", Port: env.Port(t)}
 	for i := range s.backends {
 		r.backends = append(r.backends, startBackend(t, i, s.serve))
+		r.pool.Endpoints = append(r.pool.Endpoints, r.backends[i].addr)
 	}
 	var err error
-	if r.files, err = r.env.Files(); err != nil {
-		t.Fatal(err)
-	}
-	port, err := env.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.pool = env.Pool{Name: "pool", Port: port, Endpoints: addrs(r.backends)}
+	r.files, err = r.env.Files()
+	r.check(err)
 	r.check(r.files.WritePool(r.pool))
 	if s.policy != (env.Policy{}) {
 		r.check(r.files.WritePolicy(r.pool.Name, s.policy))
 	}
 	r.startHoming(s)
+	r.envoy, err = r.env.Envoy(t.Context(), env.EnvoyOptions{
+		Picker: fmt.Sprintf("127.0.0.1:%d", r.pool.Port), PickerTLS: s.tls, Plain: s.plain,
+		Endpoints: r.pool.Endpoints, Edit: s.envoy,
+	})
+	env.Check(t, err)
 	return r
 }
 
@@ -115,14 +103,6 @@ func (r *rig) check(err error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-}
-
-func addrs(backends []*backend) []string {
-	var addrs []string
-	for _, b := range backends {
-		addrs = append(addrs, b.addr)
-	}
-	return addrs
 }
 
 // endpoint is the name of the endpoint at an address, as metrics carry it.
@@ -210,10 +190,6 @@ func (r *rig) wantStreams(n float64, labels ...string) {
 	r.want(n, "homing_streams_total", labels...)
 }
 
-func inFlight(m env.Metrics, labels ...string) float64 {
-	return m.Sum("homing_in_flight_requests", labels...)
-}
-
 // settles waits until nothing is in flight and every pick was released, and says how many picks there
 // were. It fails at once if more was released than picked.
 func (r *rig) settles() (picks float64) {
@@ -230,7 +206,7 @@ func (r *rig) settles() (picks float64) {
 				r.t.Fatalf("in flight below zero: %v", series)
 			}
 		}
-		if n := inFlight(m); n != 0 || picks != releases {
+		if n := m.Sum("homing_in_flight_requests"); n != 0 || picks != releases {
 			return fmt.Errorf("%v in flight, %v picks, %v releases", n, picks, releases)
 		}
 		return nil
@@ -260,12 +236,12 @@ func (r *rig) envoyStat(name string, labels ...string) float64 {
 	return m.Sum(name, labels...)
 }
 
-// residentBytes is the memory that a process holds, or a skip where the system does not say.
-func residentBytes(t testing.TB, pid int) int64 {
+// residentBytes is the memory that a process holds, and false where the system does not say.
+func residentBytes(t testing.TB, pid int) (int64, bool) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("no /proc to read memory from")
+		return 0, false
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -274,5 +250,5 @@ func residentBytes(t testing.TB, pid int) int64 {
 	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
 		t.Fatal(err)
 	}
-	return resident * int64(os.Getpagesize())
+	return resident * int64(os.Getpagesize()), true
 }
