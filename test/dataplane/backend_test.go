@@ -32,6 +32,8 @@ func startBackend(t testing.TB, index int, serve http.HandlerFunc) *backend {
 		b.requests.Add(1)
 		serve(w, r.WithContext(context.WithValue(r.Context(), backendKey{}, b)))
 	}))
+	// Go's default of 250 would have Envoy's connections, and what is on them, end over streams too many.
+	b.server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100_000}
 	b.server.Config.Protocols = &http.Protocols{}
 	b.server.Config.Protocols.SetHTTP1(true)
 	b.server.Config.Protocols.SetUnencryptedHTTP2(true)

@@ -34,6 +34,7 @@ type setup struct {
 	homing   []string              // more flags of homing
 	envoy    func(env.EnvoyConfig) // changes to the shipped configuration
 	tls      bool                  // between Envoy and Homing
+	workers  int                   // of Envoy; 0 for 2
 	plain    bool                  // a second listener of Envoy's, without the picker
 }
 
@@ -74,7 +75,7 @@ func newRig(t testing.TB, s setup) *rig {
 	r.startHoming(s)
 	r.envoy, err = r.env.Envoy(t.Context(), env.EnvoyOptions{
 		Picker: fmt.Sprintf("127.0.0.1:%d", r.pool.Port), PickerTLS: s.tls, Plain: s.plain,
-		Endpoints: r.pool.Endpoints, Edit: s.envoy,
+		Endpoints: r.pool.Endpoints, Edit: s.envoy, Concurrency: s.workers,
 	})
 	env.Check(t, err)
 	return r

@@ -40,6 +40,39 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
+// TestManyEndAtOnce has a model server die under 1,500 responses. Envoy then ends as many streams to Homing in
+// one moment, and must not take that for a flood: it would drop the connection, and what else is on it.
+func TestManyEndAtOnce(t *testing.T) {
+	const streams = 1500
+	gate := newGate()
+	r := newRig(t, setup{backends: 2, serve: gate.stream, workers: 1, envoy: func(c env.EnvoyConfig) {
+		speakHTTP2(c)
+		withSubsets(c)
+	}})
+	begin := func(client *http.Client, endpoint string) <-chan answer {
+		req := request(t, r.envoy.URL+"/v1/chat/completions", strings.NewReader(chat("at once", 4000)))
+		req.Header.Set("X-Subset", endpoint)
+		return start(client, req)
+	}
+	survivor := begin(r.client, r.pool.Endpoints[1]) // on a connection of its own
+	var doomed []<-chan answer
+	for range streams {
+		doomed = append(doomed, begin(r.h2, r.pool.Endpoints[0]))
+	}
+	r.wantStreaming(streams + 1)
+	r.backends[0].server.CloseClientConnections()
+	for _, answered := range doomed {
+		if got := await(t, "the end of a response", answered); got.err == nil {
+			t.Fatalf("a dead model server finished its response: %q", got.body)
+		}
+	}
+	gate.open()
+	if got := await(t, "the other server's response", survivor); got.body != whole {
+		t.Errorf("the response of the server that lives: status %d %q, %v", got.status, got.body, got.err)
+	}
+	r.settles()
+}
+
 // TestLargeBodiesTakeNoMemory sends bodies of 16 MiB, as JSON and raw, one after the other and side by
 // side. What Homing holds of one is bounded by what it inspects, not by the body.
 func TestLargeBodiesTakeNoMemory(t *testing.T) {
