@@ -66,15 +66,16 @@ type PrefixRoutingPolicySpec struct {
 	TargetRef PoolReference `json:"targetRef"`
 
 	// Strategy is how an endpoint is chosen. PrefixAware sends prompts that begin alike to the same
-	// endpoint until it is at the threshold; LeastOutstandingRequests takes the one with the fewest
-	// requests in flight; Random takes any. Left out: the pool's annotation homing.dev/strategy, else
-	// PrefixAware.
+	// endpoint until it is at the threshold; AdaptivePrefix finds out by itself how much of a prompt to go
+	// by and when to leave home; LeastOutstandingRequests takes the one with the fewest requests in flight;
+	// Random takes any. Left out: the pool's annotation homing.dev/strategy, else PrefixAware.
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
 
 	// PrefixLength is how much of a prompt makes its key: 1024..65536 characters (Unicode code points)
 	// of its text, or bytes of a body that is not read as a prompt. Left out: the pool's annotation
-	// homing.dev/prefix-length, else the install's default, 4096 unless changed.
+	// homing.dev/prefix-length, else the install's default, 4096 unless changed; AdaptivePrefix then looks
+	// at 65536.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1024 && self <= 65536",message="must be between 1024 and 65536"
 	PrefixLength *int32 `json:"prefixLength,omitempty"`
@@ -124,7 +125,7 @@ type PoolReference struct {
 }
 
 // Strategy is how an endpoint is chosen.
-// +kubebuilder:validation:Enum=Random;LeastOutstandingRequests;PrefixAware
+// +kubebuilder:validation:Enum=Random;LeastOutstandingRequests;PrefixAware;AdaptivePrefix
 type Strategy string
 
 // Saturation is what happens while every endpoint is at the threshold.

@@ -28,6 +28,7 @@ type flags struct {
 	drain                   server.DrainOptions
 
 	maxInspectBytes int
+	replicas        int
 	defaults        endpoint.Policy
 }
 
@@ -43,6 +44,7 @@ func (f *flags) register(set *pflag.FlagSet) {
 	set.DurationVar(&f.drain.Delay, "drain-delay", 5*time.Second, "how long to go on after SIGTERM with health saying NOT_SERVING, for gateways to take note")
 	set.DurationVar(&f.drain.Timeout, "drain-timeout", 10*time.Minute, "how long to wait then for responses that pass through, also those of a pool that was removed, before they are cut")
 	set.IntVar(&f.maxInspectBytes, "max-inspect-bytes", extproc.DefaultMaxInspectBytes, "how many `bytes` of a JSON body to read at most for members that follow the text, 1024..67108864")
+	set.IntVar(&f.replicas, "replicas", 1, "how many `replicas` of homing pick for the same pools, this one among them, 1..100: AdaptivePrefix allows for what it does not hear of")
 	f.defaults = endpoint.DefaultPolicy()
 	set.IntVar(&f.defaults.PrefixLength, "default-prefix-length", f.defaults.PrefixLength, "how many `characters` of a prompt make its key in pools that do not say, 1024..65536")
 	set.IntVar(&f.defaults.ConcurrencyThreshold, "default-concurrency-threshold", f.defaults.ConcurrencyThreshold, "how many `requests` may be in flight at an endpoint before it is passed over, in pools that do not say, 1..1024")
@@ -76,6 +78,7 @@ func (f *flags) check() error {
 		{"--max-inspect-bytes", f.maxInspectBytes, 1 << 10, 64 << 20},
 		{"--default-prefix-length", f.defaults.PrefixLength, endpoint.MinPrefixLength, endpoint.MaxPrefixLength},
 		{"--default-concurrency-threshold", f.defaults.ConcurrencyThreshold, endpoint.MinConcurrencyThreshold, endpoint.MaxConcurrencyThreshold},
+		{"--replicas", f.replicas, 1, 100},
 		{"--verbosity", f.verbosity, 0, 10},
 	} {
 		if r.value < r.min || r.value > r.max {

@@ -87,7 +87,7 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 		waiting = w.Waiting
 	}
 	srv, err := server.New(server.Options{
-		Store: store, Register: services(store, registry, f.maxInspectBytes, log),
+		Store: store, Register: services(store, registry, f, log),
 		BindAddress: f.address, HealthPort: f.healthPort, MetricsPort: f.metricsPort,
 		TLS:        server.TLSOptions{Plaintext: !f.secure, CertPath: f.certPath},
 		Drain:      f.drain,
@@ -132,12 +132,15 @@ func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, 
 	})
 }
 
-// services makes the ext_proc service of a pool. They share one picker and one set of metrics.
-func services(store *endpoint.Store, registry prometheus.Registerer, maxInspectBytes int, log logr.Logger) func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar) {
-	pick, metrics := picker.New(rand.Uint64), extproc.NewMetrics(registry, store)
+// services makes the ext_proc service of a pool, each with a picker of its own. They share one set of metrics.
+func services(store *endpoint.Store, registry prometheus.Registerer, f *flags, log logr.Logger) func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar) {
+	metrics := extproc.NewMetrics(registry, store)
+	tuning := picker.DefaultTuning()
+	tuning.Others = f.replicas - 1
 	return func(ctx context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
 		service := extproc.New(extproc.Options{
-			Pool: pool, Store: store, Picker: pick, Metrics: metrics, MaxInspectBytes: maxInspectBytes, Log: log,
+			Pool: pool, Store: store, Picker: picker.NewTuned(rand.Uint64, tuning), Metrics: metrics,
+			MaxInspectBytes: f.maxInspectBytes, Log: log,
 		})
 		service.Register(r)
 		context.AfterFunc(ctx, service.Drain)

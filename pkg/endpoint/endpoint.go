@@ -8,7 +8,6 @@ package endpoint
 
 import (
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
@@ -43,25 +42,6 @@ type Endpoint struct {
 	// Load is shared by every snapshot that holds this ID.
 	Load *Load
 }
-
-// Load is what is under way at one endpoint. It fills a cache line of its own, so that two busy
-// endpoints do not slow each other down.
-type Load struct {
-	inFlight atomic.Int64
-	_        [56]byte
-}
-
-// InFlight is the number of requests picked for this endpoint and not yet ended.
-func (l *Load) InFlight() int64 { return l.inFlight.Load() }
-
-// Acquire counts one more request if exactly seen were in flight, and says whether it did.
-func (l *Load) Acquire(seen int64) bool { return l.inFlight.CompareAndSwap(seen, seen+1) }
-
-// Add counts one more request, whatever is in flight.
-func (l *Load) Add() { l.inFlight.Add(1) }
-
-// Release takes back one request that was counted on this Load.
-func (l *Load) Release() { l.inFlight.Add(-1) }
 
 func newEndpoint(s Spec, load *Load) *Endpoint {
 	return &Endpoint{Spec: s, Address: s.Addr.String(), Seed: xxh3.HashString(s.ID.UID), Load: load}

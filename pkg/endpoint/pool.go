@@ -18,9 +18,10 @@ const (
 	Random Strategy = iota
 	LeastOutstandingRequests
 	PrefixAware
+	AdaptivePrefix
 )
 
-var strategyNames = [...]string{"Random", "LeastOutstandingRequests", "PrefixAware"}
+var strategyNames = [...]string{"Random", "LeastOutstandingRequests", "PrefixAware", "AdaptivePrefix"}
 
 func (s Strategy) String() string {
 	if int(s) < len(strategyNames) {
@@ -30,7 +31,7 @@ func (s Strategy) String() string {
 }
 
 // UsesKey says whether the strategy looks at a request's prefix key. One that does not needs no body.
-func (s Strategy) UsesKey() bool { return s == PrefixAware }
+func (s Strategy) UsesKey() bool { return s == PrefixAware || s == AdaptivePrefix }
 
 // ParseStrategy reads a strategy's name as a policy spells it.
 func ParseStrategy(name string) (Strategy, error) {

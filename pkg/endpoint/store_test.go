@@ -142,7 +142,7 @@ func TestAcquireOnlyFromTheCountSeen(t *testing.T) {
 }
 
 func TestStrategyNames(t *testing.T) {
-	for _, s := range []Strategy{Random, LeastOutstandingRequests, PrefixAware} {
+	for _, s := range []Strategy{Random, LeastOutstandingRequests, PrefixAware, AdaptivePrefix} {
 		got, err := ParseStrategy(s.String())
 		if err != nil || got != s {
 			t.Errorf("ParseStrategy(%q) = %v, %v", s, got, err)

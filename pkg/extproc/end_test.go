@@ -236,7 +236,7 @@ func TestAPanicAfterThePickReleasesIt(t *testing.T) {
 	var calls atomic.Int32
 	g := newGateway(t, withOptions(func(o *Options) {
 		o.Now = func() time.Time {
-			if calls.Add(1) == 2 { // the first is of the first message, the second of the answer
+			if calls.Add(1) == 3 { // the first is the service's, then come the first message's and the answer's
 				panic("after the pick")
 			}
 			return time.Unix(0, 0)

@@ -58,14 +58,18 @@ func (st *stream) noteEnd(e end) {
 	}
 }
 
-// openEnded holds for a response that does not say how long it is.
-func openEnded(headers *corev3.HeaderMap) bool {
+// readResponse says of a response whether it does not say how long it is, and whether it is no success.
+func readResponse(headers *corev3.HeaderMap) (openEnded, failed bool) {
+	openEnded = true
 	for _, h := range headers.GetHeaders() {
-		if h.Key == "content-length" {
-			return false
+		switch h.Key {
+		case "content-length":
+			openEnded = false
+		case ":status":
+			failed = valueOf(h) < "200" || valueOf(h) >= "300"
 		}
 	}
-	return true
+	return openEnded, failed
 }
 
 // noteServed moves the request to the endpoint that really serves it, if the message tells.
@@ -93,7 +97,7 @@ func (st *stream) servedElsewhere(served string) {
 	picked := st.pick.Endpoint
 	for _, e := range st.pool.Endpoints {
 		if e.Addr == addr {
-			st.pick.Move(e)
+			st.service.Picker.Moved(&st.asked, &st.pick, e)
 			break
 		}
 	}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -72,6 +73,7 @@ func (m modes) hidesBody() bool {
 // request is what a request's headers and attributes say.
 type request struct {
 	path, contentEncoding string
+	contentLength         int64  // 0 if it is not known
 	isolation             uint64 // digest of the isolation header, 0 without
 	// conversational requests may keep their body open until the response comes, so that waiting for it
 	// could be waiting for ever: upgrades (WebSocket), CONNECT and gRPC.
@@ -87,6 +89,10 @@ func (r *request) read(headers *corev3.HeaderMap, metadata *corev3.Metadata) {
 			r.path = valueOf(h)
 		case "content-encoding":
 			r.contentEncoding = valueOf(h)
+		case "content-length":
+			if n, err := strconv.ParseInt(valueOf(h), 10, 64); err == nil {
+				r.contentLength = n
+			}
 		case isolationHeader:
 			r.isolation = prefix.Digest(valueOf(h))
 		case ":method":

@@ -35,8 +35,9 @@ const DefaultMaxInspectBytes = 1 << 20
 // Options are what a [Service] is made of. Pool, Store, Picker and Metrics are required.
 type Options struct {
 	// Pool is the pool whose port this service is served on.
-	Pool    endpoint.PoolName
-	Store   *endpoint.Store
+	Pool  endpoint.PoolName
+	Store *endpoint.Store
+	// Picker is the pool's own.
 	Picker  *picker.Picker
 	Metrics *Metrics
 	// MaxInspectBytes bounds how far a JSON body is read for members that come after its text;
@@ -67,6 +68,7 @@ type Service struct {
 	metrics atomic.Pointer[poolMetrics] // of the pool as it was last seen
 	gateway gatewayHealth
 	idle    idle
+	began   time.Time
 }
 
 // New returns the service of one pool. Call Register to have a gRPC server serve it.
@@ -77,7 +79,7 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Service{Options: o, idle: idle{streams: map[*stream]struct{}{}}}
+	s := &Service{Options: o, began: o.Now(), idle: idle{streams: map[*stream]struct{}{}}}
 	s.Log = o.Log.WithValues("pool", o.Pool.String())
 	s.streams.New = func() any { return &stream{service: s, replies: newReplies()} }
 	return s
@@ -87,6 +89,9 @@ func New(o Options) *Service {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	extprocv3.RegisterExternalProcessorServer(r, s)
 }
+
+// clock is the time that the picker is told.
+func (s *Service) clock() endpoint.Moment { return endpoint.MomentOf(s.Now().Sub(s.began)) }
 
 // Process serves one HTTP request. It returns when the gateway ends the stream; an error makes the
 // gateway follow its failure mode.

@@ -38,6 +38,7 @@ type stream struct {
 	in      extprocv3.ProcessingRequest // the message being handled
 	rpc     extprocv3.ExternalProcessor_ProcessServer
 	held    [][]byte // the body's chunks until the key is known
+	ladder  prefix.Ladder
 	exchange
 }
 
@@ -46,12 +47,16 @@ type exchange struct {
 	request request
 	pool    *endpoint.Pool // as the headers found it, then as the pick did
 	metrics *poolMetrics
+	asked   picker.Request
 	pick    picker.Pick
 	phase   phase
+
+	bodyBytes int64 // of the request, as far as it was read
 
 	requestEnded  bool // by a flag, an empty chunk or trailers
 	responseEnded bool // likewise
 	openEnded     bool // the response did not say how long it is
+	failed        bool // the response's status is not 2xx
 	bodySeen      bool // of the response
 	servedKnown   bool // the gateway said which endpoint served
 
@@ -157,6 +162,7 @@ func (st *stream) requestBody(b *extprocv3.HttpBody) error {
 		return st.requestChunk(b.GetBody(), b.GetEndOfStream())
 	case st.phase == phaseRequest: // buffered: this is all that will come
 		st.received = st.service.Now()
+		st.bodyBytes += int64(len(b.GetBody()))
 		st.reader.Write(b.GetBody())
 		return st.answerBody(st.key())
 	default:
@@ -176,6 +182,7 @@ func (st *stream) requestChunk(body []byte, last bool) error {
 		return st.passOn(&st.replies.requestChunk, body, last)
 	}
 	st.received = st.service.Now()
+	st.bodyBytes += int64(len(body))
 	if !st.reader.Write(body) && !last {
 		st.held = append(st.held, body)
 		return nil
@@ -225,7 +232,28 @@ func (st *stream) key() picker.Request {
 	if scope.Isolation == 0 {
 		scope.Isolation = p.CacheKey
 	}
+	if st.pool.Policy.Strategy == endpoint.AdaptivePrefix {
+		return st.climb(scope, &p)
+	}
 	return picker.Request{Key: prefix.Of(scope, p.Text), HasKey: true, Subset: st.request.subset}
+}
+
+// climb is the request with its ladder. A policy that changes before the pick finds a key too.
+func (st *stream) climb(scope prefix.Scope, p *prompt.Prompt) picker.Request {
+	nextMessage := prompt.NextMessage
+	if p.RawReason != prompt.NotRaw {
+		nextMessage = nil
+	}
+	st.ladder.Build(scope, p.Text, nextMessage)
+	rungs := st.ladder.Rungs()
+	req := picker.Request{
+		Rungs: rungs, Key: rungs[len(rungs)-1].Key, HasKey: true, Subset: st.request.subset,
+		Bytes: int64(len(p.Text)), Now: st.service.clock(),
+	}
+	if p.Cut {
+		req.Bytes = max(req.Bytes, st.request.contentLength, st.bodyBytes)
+	}
+	return req
 }
 
 // choose picks an endpoint and counts the request there. A request that cannot have one is refused.
@@ -235,7 +263,8 @@ func (st *stream) choose(req picker.Request) error {
 	if st.pool == nil {
 		return st.refuse(errNoPool)
 	}
-	if err := st.service.Picker.Pick(st.pool, &req, &st.pick); err != nil {
+	st.asked = req
+	if err := st.service.Picker.Pick(st.pool, &st.asked, &st.pick); err != nil {
 		return st.refuse(err)
 	}
 	st.phase = phasePicked
@@ -257,7 +286,7 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 		st.dropHeld()
 	}
 	st.noteServed()
-	st.openEnded = openEnded(h.GetHeaders())
+	st.openEnded, st.failed = readResponse(h.GetHeaders())
 	if h.GetEndOfStream() {
 		st.responseEnds()
 	}
@@ -268,6 +297,9 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 func (st *stream) responseBody(b *extprocv3.HttpBody) error {
 	again := st.responseEnded
 	st.bodySeen = true
+	if st.openEnded && !st.failed && len(b.GetBody()) > 0 {
+		st.pick.Started(st.service.clock()) // the first chunk of a stream is its first token
+	}
 	if b.GetEndOfStream() {
 		st.responseEnds()
 	}
@@ -314,6 +346,9 @@ func (st *stream) endOf(err error) end {
 func (st *stream) finish(e end) {
 	if st.metrics == nil { // a stream without a message
 		st.metrics = st.service.metricsOf(st.service.Store.Snapshot().Pool(st.service.Pool))
+	}
+	if !st.failed && (e == endEOF || st.phase >= phaseResponse) {
+		st.pick.Ended(st.service.clock())
 	}
 	if st.pick.Release() {
 		st.metrics.releases.Inc()

@@ -1,8 +1,11 @@
 // Package picker chooses the endpoint of a request and counts it in flight, in one step.
 //
-// It is pure: no I/O, no lock, no clock, no logging, and no allocation in a pick. Every strategy is the
+// It is pure: no I/O, no clock, no logging, and no allocation in a pick. All strategies but one are the
 // same scan over the pool: order the endpoints by (excess load, rendezvous score) and take the first.
-// What a strategy chooses is the key that scores, and the threshold from which load counts as excess.
+// What such a strategy chooses is the key that scores, and the threshold from which load counts as excess.
+//
+// AdaptivePrefix alone remembers: which prefixes are asked for how often, and where they went. What it
+// remembers is soft, bounded, and behind a lock that is never held while endpoints are looked at.
 package picker
 
 import (
@@ -11,6 +14,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 	"github.com/homing-dev/homing/pkg/prefix"
@@ -34,6 +38,13 @@ type Request struct {
 	// Subset, unless nil, are the only addresses that may be picked, sorted by netip.AddrPort.Compare.
 	// Port 0 stands for every port of an address. See [SortSubset].
 	Subset []netip.AddrPort
+
+	// Rungs are the ladder of the prompt, for AdaptivePrefix; at most [prefix.MaxRungs].
+	Rungs []prefix.Rung
+	// Bytes is how long the prompt is, as far as is known.
+	Bytes int64
+	// Now is when it is picked for.
+	Now endpoint.Moment
 }
 
 // SortSubset puts a subset hint in the order that a [Request] wants, in place.
@@ -79,6 +90,12 @@ type Pick struct {
 	// Fallbacks are where a gateway should retry, best first, nil where the pool has no more.
 	Fallbacks [MaxFallbacks]*endpoint.Endpoint
 	Outcome   Outcome
+
+	// Of AdaptivePrefix, until the prompt is computed.
+	picker  *Picker
+	pending int64   // bytes to compute that are counted at Endpoint
+	ahead   float64 // bytes to compute there when it was sent, these included
+	sent    endpoint.Moment
 }
 
 // Release ends the request. It says whether there was one to end: of many calls, one says true.
@@ -86,9 +103,32 @@ func (p *Pick) Release() bool {
 	if p.Endpoint == nil {
 		return false
 	}
+	p.settle()
 	p.Endpoint.Load.Release()
 	p.Endpoint = nil
 	return true
+}
+
+// Started says that the answer's first token has come: the endpoint has computed the prompt.
+func (p *Pick) Started(now endpoint.Moment) { p.answered(now, true) }
+
+// Ended says that the answer has come to its end. Nothing need be said of one that failed.
+func (p *Pick) Ended(now endpoint.Moment) { p.answered(now, false) }
+
+func (p *Pick) answered(now endpoint.Moment, firstToken bool) {
+	if p.Endpoint == nil || p.picker == nil {
+		return
+	}
+	p.picker.speed.learn(p.ahead, p.pending, now.Since(p.sent), firstToken)
+	p.settle()
+}
+
+// settle no longer counts the prompt as something to compute.
+func (p *Pick) settle() {
+	if p.picker != nil {
+		p.Endpoint.Load.AddPending(-p.pending)
+		p.picker, p.pending = nil, 0
+	}
 }
 
 // Move counts the request at another endpoint instead, the one that really serves it. A Pick that was
@@ -98,27 +138,53 @@ func (p *Pick) Move(to *endpoint.Endpoint) {
 		return
 	}
 	to.Load.Add()
+	to.Load.AddPending(p.pending)
+	p.Endpoint.Load.AddPending(-p.pending)
 	p.Endpoint.Load.Release()
 	p.Endpoint = to
 }
 
-// Picker picks endpoints. It holds no state of its own and is safe for concurrent use.
-type Picker struct{ random func() uint64 }
+// Picker picks the endpoints of one pool. It is safe for concurrent use.
+type Picker struct {
+	random func() uint64
+	tuning Tuning
+	speed  speed
+	// remembers is the memory, made when it is first needed.
+	remembers func() *memory
+}
 
-// New returns a picker that draws from random, a source of uniform 64-bit numbers that is safe for
-// concurrent use.
-func New(random func() uint64) *Picker { return &Picker{random: random} }
+// New returns the picker of a pool. It draws from random, a source of uniform 64-bit numbers that is safe
+// for concurrent use.
+func New(random func() uint64) *Picker { return NewTuned(random, DefaultTuning()) }
+
+// NewTuned returns a picker with other constants for AdaptivePrefix.
+func NewTuned(random func() uint64, t Tuning) *Picker {
+	return &Picker{
+		random: random, tuning: t,
+		remembers: sync.OnceValue(func() *memory { return newMemory(t.Rungs) }),
+	}
+}
+
+// Moved notes that another endpoint than the picked one serves the request: its home follows it there.
+func (k *Picker) Moved(req *Request, p *Pick, to *endpoint.Endpoint) {
+	p.Move(to)
+	if len(req.Rungs) > 0 {
+		k.remembers().put(req.Rungs, req.Bytes, tagOf(to), req.Now)
+	}
+}
 
 // Pick chooses an endpoint of the pool by its policy's strategy, counts the request there, and notes
-// both in p, which must be zero or released. It never waits. The errors are [ErrNoEndpoints] and
+// both in p, which must be zero or released. It waits for nothing, AdaptivePrefix for its memory. The errors are [ErrNoEndpoints] and
 // [ErrSaturated]; with either, nothing is counted.
 func (k *Picker) Pick(pool *endpoint.Pool, req *Request, p *Pick) error {
 	key, threshold := uint64(req.Key), int64(pool.Policy.ConcurrencyThreshold)
 	keyed := false
 	switch {
+	case pool.Policy.Strategy == endpoint.AdaptivePrefix && len(req.Rungs) > 0:
+		return k.pickAdaptive(pool, req, p)
 	case pool.Policy.Strategy == endpoint.Random:
 		key, threshold = k.random(), math.MaxInt64
-	case pool.Policy.Strategy == endpoint.PrefixAware && req.HasKey:
+	case pool.Policy.Strategy.UsesKey() && req.HasKey: // AdaptivePrefix has a key alone if there is no text
 		keyed = true
 	default: // least outstanding: every unit of load is excess, and a random key breaks ties
 		key, threshold = k.random(), 0

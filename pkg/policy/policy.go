@@ -167,7 +167,7 @@ type poolState struct {
 func (in *Input) newPool(p *inferencev1.InferencePool, name endpoint.PoolName, owners map[uint16]endpoint.PoolName) *poolState {
 	state := &poolState{Pool: Pool{Name: name, Nodes: labels.Everything()}}
 	state.annotated, state.Problems = annotate(fromDefaults(in.Defaults), p.Annotations)
-	state.Policy = state.annotated.policy
+	state.Policy = state.annotated.settled()
 
 	if state.Port, state.unserved = in.claimPort(p, name, owners); state.unserved != nil {
 		state.Problems = append(state.Problems, *state.unserved)
@@ -217,17 +217,18 @@ func attach(p *v1alpha1.PrefixRoutingPolicy, target endpoint.PoolName, pool *poo
 	case pool.From != "":
 		status.Refused = &Problem{string(gatewayv1.PolicyReasonConflicted), "policy " + pool.From + " already applies to pool " + target.String(), "spec.targetRef.name"}
 	default:
-		pool.From, pool.Policy, pool.Nodes = p.Name, chosen.policy, nodes
+		pool.From, pool.Policy, pool.Nodes = p.Name, chosen.settled(), nodes
 		status.Refused = pool.unserved
 	}
 	if status.Refused != nil {
 		status.condition(p, conditionAccepted, metav1.ConditionFalse, status.Refused.Reason, status.Refused.Message)
 		return status
 	}
+	effective := chosen.settled()
 	status.Effective = &v1alpha1.EffectivePolicy{
-		Strategy:             v1alpha1.Strategy(chosen.policy.Strategy.String()),
-		PrefixLength:         int32(chosen.policy.PrefixLength),         //nolint:gosec // at most 65536
-		ConcurrencyThreshold: int32(chosen.policy.ConcurrencyThreshold), //nolint:gosec // at most 1024
+		Strategy:             v1alpha1.Strategy(effective.Strategy.String()),
+		PrefixLength:         int32(effective.PrefixLength),         //nolint:gosec // at most 65536
+		ConcurrencyThreshold: int32(effective.ConcurrencyThreshold), //nolint:gosec // at most 1024
 	}
 	status.condition(p, conditionAccepted, metav1.ConditionTrue, conditionAccepted, chosen.String())
 	return status

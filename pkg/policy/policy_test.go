@@ -43,6 +43,10 @@ func prefixLength(n int32) func(*v1alpha1.PrefixRoutingPolicySpec) {
 	return func(s *v1alpha1.PrefixRoutingPolicySpec) { s.PrefixLength = &n }
 }
 
+func strategy(s v1alpha1.Strategy) func(*v1alpha1.PrefixRoutingPolicySpec) {
+	return func(spec *v1alpha1.PrefixRoutingPolicySpec) { spec.Strategy = s }
+}
+
 func threshold(n int32) func(*v1alpha1.PrefixRoutingPolicySpec) {
 	return func(s *v1alpha1.PrefixRoutingPolicySpec) { s.ConcurrencyThreshold = &n }
 }
@@ -99,6 +103,25 @@ func TestPrecedence(t *testing.T) {
 			policy:  new(prp("p", 1, "a", prefixLength(1024))),
 			want:    endpoint.Policy{Strategy: endpoint.PrefixAware, PrefixLength: 1024, ConcurrencyThreshold: 8},
 			message: "strategy PrefixAware (default), prefixLength 1024 (policy), concurrencyThreshold 8 (annotation)",
+		},
+		{
+			name: "AdaptivePrefix looks at all there is",
+			pool: pool("a", 0, 9002, v1alpha1.AnnotationStrategy, "AdaptivePrefix"),
+			want: endpoint.Policy{Strategy: endpoint.AdaptivePrefix, PrefixLength: 65536, ConcurrencyThreshold: 30},
+		},
+		{
+			name:    "unless it is told how much",
+			pool:    pool("a", 0, 9002, v1alpha1.AnnotationPrefixLength, "2048"),
+			policy:  new(prp("p", 1, "a", strategy("AdaptivePrefix"))),
+			want:    endpoint.Policy{Strategy: endpoint.AdaptivePrefix, PrefixLength: 2048, ConcurrencyThreshold: 30},
+			message: "strategy AdaptivePrefix (policy), prefixLength 2048 (annotation), concurrencyThreshold 30 (default)",
+		},
+		{
+			name:    "a policy with another strategy gets what that strategy does",
+			pool:    pool("a", 0, 9002, v1alpha1.AnnotationStrategy, "AdaptivePrefix"),
+			policy:  new(prp("p", 1, "a", strategy("PrefixAware"))),
+			want:    endpoint.Policy{Strategy: endpoint.PrefixAware, PrefixLength: 3000, ConcurrencyThreshold: 30},
+			message: "strategy PrefixAware (policy), prefixLength 3000 (default), concurrencyThreshold 30 (default)",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -250,7 +273,7 @@ func TestConflicts(t *testing.T) {
 				Ports: map[string]uint16{"a": 9002},
 				From:  map[string]string{"a": "good"},
 				Refused: map[string]string{
-					"future": `Invalid: spec.strategy: unknown strategy "Clairvoyant": want one of [Random LeastOutstandingRequests PrefixAware]`,
+					"future": `Invalid: spec.strategy: unknown strategy "Clairvoyant": want one of [Random LeastOutstandingRequests PrefixAware AdaptivePrefix]`,
 					"long":   "Invalid: spec.prefixLength: 65537: must be between 1024 and 65536",
 					"none":   "Invalid: spec.concurrencyThreshold: 0: must be between 1 and 1024",
 					"odd":    `Invalid: spec.saturation: unknown value "Explode"`,
@@ -278,7 +301,7 @@ func TestConflicts(t *testing.T) {
 				v1alpha1.AnnotationConcurrencyThreshold, "many")}},
 			want: summary{
 				Ports: map[string]uint16{"a": 9002},
-				Pools: map[string]string{"a": `InvalidAnnotation: annotation homing.dev/strategy: unknown strategy "prefixaware": want one of [Random LeastOutstandingRequests PrefixAware]; ` +
+				Pools: map[string]string{"a": `InvalidAnnotation: annotation homing.dev/strategy: unknown strategy "prefixaware": want one of [Random LeastOutstandingRequests PrefixAware AdaptivePrefix]; ` +
 					`InvalidAnnotation: annotation homing.dev/prefix-length: "12": must be between 1024 and 65536; ` +
 					`InvalidAnnotation: annotation homing.dev/concurrency-threshold: "many": must be between 1 and 1024; `},
 			},

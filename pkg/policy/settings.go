@@ -31,7 +31,17 @@ func fromDefaults(p endpoint.Policy) settings {
 	return settings{p, fromDefault, fromDefault, fromDefault}
 }
 
+// settled is the policy with what depends on its other parts: AdaptivePrefix finds out by itself how much of
+// a prompt counts, so unless the pool or its policy says how much, it gets to see as much as can be.
+func (s settings) settled() endpoint.Policy {
+	if s.policy.Strategy == endpoint.AdaptivePrefix && s.prefixLength == fromDefault {
+		s.policy.PrefixLength = endpoint.MaxPrefixLength
+	}
+	return s.policy
+}
+
 func (s settings) String() string {
+	s.policy = s.settled()
 	return fmt.Sprintf("strategy %s (%s), prefixLength %d (%s), concurrencyThreshold %d (%s)",
 		s.policy.Strategy, s.strategy, s.policy.PrefixLength, s.prefixLength, s.policy.ConcurrencyThreshold, s.threshold)
 }

@@ -21,6 +21,6 @@
 // others are in baseline*.go and oracle.go. [Strategies] is the list of names.
 //
 // A Router learns of the prompt by [Request.Key], the key of its first n characters, and by
-// [Request.Ladder], the keys at every step and message end. Env gives it randomness and the policy.
+// [Request.Ladder], the keys at every rung. Env gives it randomness and the policy.
 // Only oracles may look at [Env.Engine].
 package simulate

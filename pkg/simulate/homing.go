@@ -7,6 +7,7 @@ import (
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 	"github.com/homing-dev/homing/pkg/picker"
+	"github.com/homing-dev/homing/pkg/prefix"
 )
 
 func homingStrategies() []Strategy {
@@ -16,7 +17,7 @@ func homingStrategies() []Strategy {
 			UsesLength: s == endpoint.PrefixAware, UsesThreshold: s == endpoint.PrefixAware,
 			New: func(env Env) Router {
 				env.Policy.Strategy = s
-				return newHoming(env)
+				return newHoming(env, picker.DefaultTuning())
 			},
 		}
 	}
@@ -24,7 +25,26 @@ func homingStrategies() []Strategy {
 		of(endpoint.Random, "any engine"),
 		of(endpoint.LeastOutstandingRequests, "the engine with the fewest requests in flight"),
 		of(endpoint.PrefixAware, "the home of the first prefixLength characters, the next one once it has threshold requests in flight"),
+		Adaptive(endpoint.AdaptivePrefix.String(), picker.DefaultTuning(), false),
+		Adaptive(endpoint.AdaptivePrefix.String()+"Seeing", picker.DefaultTuning(), true),
 	}
+}
+
+// Adaptive is AdaptivePrefix with these constants, under a name of its own. With startsSeen the picker hears
+// of first tokens, as it does if the gateway shows it the answers' bodies.
+func Adaptive(name string, t picker.Tuning, startsSeen bool) Strategy {
+	about := "the home of the longest prefix that is not too much for one, unless it has far more to do than another"
+	if startsSeen {
+		about = "the same where the gateway lets the picker see first tokens, not only the answers' ends"
+	}
+	return Strategy{Name: name, About: about, New: func(env Env) Router {
+		env.Policy.Strategy = endpoint.AdaptivePrefix
+		t := t
+		t.Others = env.Others
+		h := newHoming(env, t)
+		h.startsSeen = startsSeen
+		return h
+	}}
 }
 
 // homing is a replica of Homing: the real store and the real picker.
@@ -36,13 +56,16 @@ type homing struct {
 	// Of engines, both ways, also of those that left with requests in flight.
 	index     map[*endpoint.Load]int
 	endpoints map[int]*endpoint.Endpoint
+	// Of AdaptivePrefix.
+	startsSeen bool
+	rungs      []prefix.Rung
 }
 
 var simulatedPool = endpoint.PoolName{Namespace: "simulate", Name: "pool"}
 
-func newHoming(env Env) *homing {
+func newHoming(env Env, t picker.Tuning) *homing {
 	return &homing{
-		env: env, store: endpoint.NewStore(), picker: picker.New(env.Rand.Uint64),
+		env: env, store: endpoint.NewStore(), picker: picker.NewTuned(env.Rand.Uint64, t),
 		index: map[*endpoint.Load]int{}, endpoints: map[int]*endpoint.Endpoint{},
 	}
 }
@@ -63,11 +86,21 @@ func (h *homing) Publish(members []int) {
 	}
 }
 
-func (h *homing) Pick(_ time.Duration, f *Flight) error {
-	req := picker.Request{}
-	if h.env.Policy.Strategy.UsesKey() {
-		req.Key, req.HasKey = f.Key(h.env.Policy.PrefixLength), true
+// request is what the picker gets to see.
+func (h *homing) request(now time.Duration, f *Flight) picker.Request {
+	switch h.env.Policy.Strategy {
+	case endpoint.PrefixAware:
+		return picker.Request{Key: f.Key(h.env.Policy.PrefixLength), HasKey: true}
+	case endpoint.AdaptivePrefix:
+		h.rungs = f.Ladder(endpoint.MaxPrefixLength, h.rungs[:0])
+		return picker.Request{Rungs: h.rungs, Bytes: int64(f.Chars()), Now: endpoint.MomentOf(now)}
+	default:
+		return picker.Request{}
 	}
+}
+
+func (h *homing) Pick(now time.Duration, f *Flight) error {
+	req := h.request(now, f)
 	if err := h.picker.Pick(h.pool, &req, &f.pick); err != nil {
 		return err
 	}
@@ -81,9 +114,20 @@ func (h *homing) Pick(_ time.Duration, f *Flight) error {
 	return nil
 }
 
-func (h *homing) Move(_ time.Duration, f *Flight, to int) {
-	f.pick.Move(h.endpoints[to])
+func (h *homing) Move(now time.Duration, f *Flight, to int) {
+	req := h.request(now, f)
+	h.picker.Moved(&req, &f.pick, h.endpoints[to])
 	f.Engine = to
 }
 
-func (h *homing) Done(_ time.Duration, f *Flight) { f.pick.Release() }
+// FirstToken is heard of if the gateway shows answers.
+func (h *homing) FirstToken(now time.Duration, f *Flight) {
+	if h.startsSeen {
+		f.pick.Started(endpoint.MomentOf(now))
+	}
+}
+
+func (h *homing) Done(now time.Duration, f *Flight) {
+	f.pick.Ended(endpoint.MomentOf(now))
+	f.pick.Release()
+}

@@ -38,12 +38,6 @@ type span struct {
 	message bool
 }
 
-// Rung is a place in a prompt and the key of all before it.
-type Rung struct {
-	Chars int
-	Key   prefix.Key
-}
-
 // DefaultCharsPerToken is about right for English under the tokenizers of current models.
 const DefaultCharsPerToken = 4
 
@@ -84,24 +78,30 @@ func (r *Request) keyIn(i int, n int32) prefix.Key {
 	return prefix.Key(mix(s.chain, uint64(s.end-n)|1<<32)) // what a span still lacks: its length is part of its identity
 }
 
-// Ladder appends the keys at every step characters, at each message end and at the end of the prompt, in
-// order and each place once.
-func (r *Request) Ladder(step int, rungs []Rung) []Rung {
-	next := step
+// Ladder appends the keys where [prefix.Spacing] has them within the first limit characters, and at the end
+// of these, as [prefix.Ladder] does.
+func (r *Request) Ladder(limit int, rungs []prefix.Rung) []prefix.Rung {
+	var spacing prefix.Spacing
+	limit = min(limit, r.Chars())
+	take := func(i, at int) {
+		n := int32(at / r.charsPerToken)                                         //nolint:gosec // tokens
+		rungs = append(rungs, prefix.Rung{Bytes: int32(at), Key: r.keyIn(i, n)}) //nolint:gosec // characters
+		spacing.Take(at)
+	}
 	for i, s := range r.prompt() {
-		end := int(s.end) * r.charsPerToken
-		for ; next < end; next += step {
-			n := int32(next / r.charsPerToken) //nolint:gosec // tokens
-			rungs = append(rungs, Rung{next, r.keyIn(i, n)})
+		end := min(int(s.end)*r.charsPerToken, limit)
+		for next := spacing.Next(); next < end; next = spacing.Next() {
+			take(i, next)
 		}
-		if next == end || s.message || i == len(r.spans)-2 {
-			rungs = append(rungs, Rung{end, prefix.Key(s.chain)})
+		if end == limit {
+			take(i, end)
+			break
 		}
-		if next == end {
-			next += step
+		if spacing.Next() == end || s.message && spacing.Message(end) {
+			take(i, end)
 		}
 	}
-	return rungs
+	return rungs[:min(len(rungs), prefix.MaxRungs)]
 }
 
 // mix is a hash of two words.

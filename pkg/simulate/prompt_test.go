@@ -38,19 +38,32 @@ func TestKeyDoesNotDependOnTheAnswer(t *testing.T) {
 	}
 }
 
+// TestLadder holds a request's ladder against that of a text with messages at the same places.
 func TestLadder(t *testing.T) {
-	r := request(1, Span{ID: 1, Tokens: 100, EndsMessage: true}, Span{ID: 2, Tokens: 156}, Span{ID: 3, Tokens: 300, EndsMessage: true}, Span{ID: 4, Tokens: 5})
-	rungs := r.Ladder(1024, nil)
-	want := []int{400, 1024, 2048, 2224, 2244} // a message, 1 KiB at a span's end, 2 KiB inside one, a message, the end
-	if len(rungs) != len(want) {
-		t.Fatalf("%d rungs, want %d: %v", len(rungs), len(want), rungs)
-	}
-	for i, rung := range rungs {
-		if rung.Chars != want[i] {
-			t.Errorf("rung %d at %d, want %d", i, rung.Chars, want[i])
+	r := request(1, Span{ID: 1, Tokens: 100, EndsMessage: true}, Span{ID: 2, Tokens: 156}, Span{ID: 3, Tokens: 300, EndsMessage: true}, Span{ID: 4, Tokens: 9_000})
+	ends := []int{400, 2224}
+	nextMessage := func(text []byte, from int) int {
+		for _, end := range ends {
+			if end >= from {
+				return end
+			}
 		}
-		if rung.Key != r.Key(rung.Chars) {
-			t.Errorf("rung %d differs from the key of so many characters", i)
+		return len(text)
+	}
+	for _, limit := range []int{1000, 2048, 20_000, 65536} {
+		var want prefix.Ladder
+		want.Build(prefix.Scope{}, make([]byte, min(limit, r.Chars())), nextMessage)
+		rungs := r.Ladder(limit, nil)
+		if len(rungs) != len(want.Rungs()) {
+			t.Fatalf("limit %d: %d rungs, want %d: %v", limit, len(rungs), len(want.Rungs()), rungs)
+		}
+		for i, rung := range rungs {
+			if rung.Bytes != want.Rungs()[i].Bytes {
+				t.Errorf("limit %d: rung %d at %d, want %d", limit, i, rung.Bytes, want.Rungs()[i].Bytes)
+			}
+			if rung.Key != r.Key(int(rung.Bytes)) {
+				t.Errorf("limit %d: rung %d differs from the key of so many characters", limit, i)
+			}
 		}
 	}
 }

@@ -33,6 +33,8 @@ type Env struct {
 	Rand *rand.Rand
 	// Policy is the pool's: every strategy takes its numbers from it, as far as it has a use for them.
 	Policy endpoint.Policy
+	// Others is how many more replicas pick, of which this one hears nothing.
+	Others int
 	// Name is the name of an engine; it differs from seed to seed, so that luck in hashing does too.
 	Name func(engine int) string
 	// Engine is the engine itself. Metrics that a picker can read are Scraped; the rest is for oracles.

@@ -74,6 +74,10 @@ func newSimulation(c *Config) *simulation {
 	for range c.Engines {
 		s.addEngine()
 	}
+	others := c.Replicas - 1
+	if c.Shared {
+		others = 0
+	}
 	for i := range c.Replicas {
 		if i > 0 && (c.Shared || c.Strategy.Oracle) {
 			s.routers = append(s.routers, s.routers[0])
@@ -82,6 +86,7 @@ func newSimulation(c *Config) *simulation {
 		s.routers = append(s.routers, c.Strategy.New(Env{
 			Rand:   rand.New(rand.NewPCG(c.Seed, 2+uint64(i))),
 			Policy: c.Policy,
+			Others: others,
 			Name:   func(engine int) string { return fmt.Sprintf("engine-%d-%d", c.Seed, engine) },
 			Engine: func(engine int) *Engine { return s.engines[engine] },
 		}))

@@ -165,7 +165,7 @@ spec:
 		{
 			name:  "a strategy that does not exist",
 			files: []string{"a.yaml", poolA, "p.yaml", policyHead + "metadata: {name: p}\nspec: {targetRef: {name: a}, strategy: Psychic}\n"},
-			want:  []string{`p.yaml:4: spec.strategy: Unsupported value: "Psychic": supported values: "Random", "LeastOutstandingRequests", "PrefixAware"`},
+			want:  []string{`p.yaml:4: spec.strategy: Unsupported value: "Psychic": supported values: "Random", "LeastOutstandingRequests", "PrefixAware", "AdaptivePrefix"`},
 		},
 		{
 			name: "an operator without values",

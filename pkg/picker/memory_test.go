@@ -1,0 +1,110 @@
+package picker
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/prefix"
+)
+
+func rungs(keys ...prefix.Key) []prefix.Rung {
+	var list []prefix.Rung
+	for i, k := range keys {
+		list = append(list, prefix.Rung{Key: k, Bytes: int32(1000 * (i + 1))}) //nolint:gosec // small
+	}
+	return list
+}
+
+func TestSharesAreOfRecentTraffic(t *testing.T) {
+	const doubt = 8.
+	m, seen := newMemory(1024), make([]sighting, 2)
+	second := func(s int) endpoint.Moment { return endpoint.MomentOf(time.Duration(s) * time.Second) }
+	for i := range 1200 { // one a second, every other one with rung 1, all with rung 9
+		m.note(rungs(9, prefix.Key(1+i%2)), second(i), 60, doubt, seen)
+	}
+	// Where a minute halves, a request a second amounts to 87.
+	total := 1/(1-math.Exp2(-1./60)) + doubt
+	if got, want := seen[0].share, (total-doubt)/total; math.Abs(got-want) > .01 {
+		t.Errorf("a rung that all have has the share %.3f, want %.3f", got, want)
+	}
+	if got, want := seen[1].share, seen[0].share/2; math.Abs(got-want) > .01 {
+		t.Errorf("a rung that half have has the share %.3f, want %.3f", got, want)
+	}
+	for i := range 60 { // and then rung 9 alone, for a half-life
+		m.note(rungs(9), second(1200+i), 60, doubt, seen)
+	}
+	m.note(rungs(9, 1), second(1260), 60, doubt, seen)
+	if got, want := seen[1].share, seen[0].share/4; math.Abs(got-want) > .02 {
+		t.Errorf("a rung that half had until a half-life ago has the share %.3f, want %.3f", got, want)
+	}
+}
+
+func TestTheFirstRequestIsNotAllOfTheTraffic(t *testing.T) {
+	const doubt = 8.
+	seen := make([]sighting, 1)
+	newMemory(1024).note(rungs(1), 0, 60, doubt, seen)
+	if got, want := seen[0].share, 1/(1+doubt); math.Abs(got-want) > 1e-6 {
+		t.Errorf("share %.3f, want %.3f", got, want)
+	}
+}
+
+func TestPlacesAreTheLatest(t *testing.T) {
+	const doubt = 8.
+	m, seen := newMemory(1024), make([]sighting, 2)
+	for tag := range uint32(6) {
+		m.put(rungs(1, 2), 5000, tag+1, endpoint.Moment(tag))
+	}
+	m.put(rungs(1), 3000, 4, 10)
+	m.note(rungs(1, 2), 11, 60, doubt, seen)
+	want := [maxPlaces]place{{4, 10, 3000}, {6, 5, 0}, {5, 4, 0}, {3, 2, 0}}
+	if seen[0].places != want {
+		t.Errorf("places of the first rung: %v, want %v", seen[0].places, want)
+	}
+	if got := seen[1].places[0]; got != (place{6, 5, 5000}) {
+		t.Errorf("the last rung went to %v, want 6 with 5000 bytes", got)
+	}
+}
+
+func TestMemoryIsBoundedAndForgetsTheIdlest(t *testing.T) {
+	const size = 1 << 10
+	const doubt = 8.
+	m, seen := newMemory(size), make([]sighting, 1)
+	if got := len(m.sets) * memoryWays; got != size {
+		t.Fatalf("room for %d rungs, want %d", got, size)
+	}
+	if perRung := unsafe.Sizeof(memorySet{}) / memoryWays; perRung > 64 {
+		t.Errorf("%d bytes a rung, want at most 64", perRung)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 20 * size {
+		now := endpoint.Moment(i)
+		m.put(rungs(prefix.Key(r.Uint64())), 1000, 1, now)
+		m.note(rungs(7), now, 60, doubt, seen) // asked for all the time
+		m.put(rungs(7), 1000, 2, now)
+	}
+	m.note(rungs(7), 20*size, 60, doubt, seen)
+	if seen[0].places[0].tag != 2 {
+		t.Error("the busiest rung was forgotten")
+	}
+}
+
+func TestAPickerWithoutAdaptivePrefixHasNoMemory(t *testing.T) {
+	made := testing.Benchmark(func(b *testing.B) {
+		pool := newPool(prefixAware(64), specs(3))
+		b.ReportAllocs()
+		for b.Loop() {
+			var p Pick
+			if err := New(rand.Uint64).Pick(pool, keyed(1), &p); err != nil {
+				b.Fatal(err)
+			}
+			p.Release()
+		}
+	})
+	if made.AllocedBytesPerOp() > 4096 {
+		t.Errorf("%d bytes for a picker that needs no memory", made.AllocedBytesPerOp())
+	}
+}
