@@ -129,16 +129,19 @@ func (r *rig) follow(cluster map[string]any, name string) {
 }
 
 // byHeader has Envoy send each request to the address in the endpoint header and nowhere else, without a second try: no
-// endpoints of its own, no fallbacks. Envoy AI Gateway configures Envoy like this.
+// endpoints of its own, no fallbacks, no metadata, the response's body by way of Homing, TLS without ALPN. So does Envoy AI
+// Gateway: internal/extensionserver/inferencepool.go and post_cluster_modify.go of envoyproxy/ai-gateway.
 func byHeader(c env.EnvoyConfig) {
 	pool := c.Cluster("pool")
-	for _, key := range []string{"eds_cluster_config", "load_balancing_policy"} {
-		delete(pool, key)
-	}
+	delete(pool, "eds_cluster_config")
+	delete(pool, "load_balancing_policy")
 	pool["type"] = "ORIGINAL_DST"
 	pool["lb_policy"] = "CLUSTER_PROVIDED"
 	pool["original_dst_lb_config"] = map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}
 	delete(c.Route(), "retry_policy")
-	mode := c.ExtProc()["processing_mode"].(map[string]any)
-	mode["response_body_mode"] = "FULL_DUPLEX_STREAMED"
+	delete(c.ExtProc(), "metadata_options")
+	delete(c.ExtProc(), "response_attributes")
+	c.ExtProc()["processing_mode"].(map[string]any)["response_body_mode"] = "FULL_DUPLEX_STREAMED"
+	tls := c.Cluster("picker")["transport_socket"].(map[string]any)["typed_config"].(map[string]any)
+	delete(tls, "common_tls_context")
 }

@@ -320,19 +320,26 @@ func (s *scenario) crash(t *testing.T) {
 	crashed := time.Now()
 	env.Check(t, victim.Signal(syscall.SIGKILL))
 	<-victim.Done()
+	s.ready(t, 1)
 	s.answers(t, s.exact)
 	t.Logf("every request is answered again %.1f s after a replica of Homing crashed", time.Since(crashed).Seconds())
-	env.Eventually(t, func(ctx context.Context) error {
-		ready, err := s.replicas(ctx)
-		if err == nil && len(ready) < 2 {
-			err = fmt.Errorf("%d replicas are Ready", len(ready))
-		}
-		return err
-	})
+	s.ready(t, 2)
 	s.settles(t, first, 4)
 	s.answers(t, s.exact)
 	back()
 	s.next(t, "a replica of Homing crashes")
+}
+
+// ready waits until n replicas of Homing are.
+func (s *scenario) ready(t *testing.T, n int) {
+	t.Helper()
+	env.Eventually(t, func(ctx context.Context) error {
+		replicas, err := s.replicas(ctx)
+		if err == nil && len(replicas) != n {
+			err = fmt.Errorf("%d replicas are Ready, want %d", len(replicas), n)
+		}
+		return err
+	})
 }
 
 // end: without load, nothing is in flight, and every pick was released.

@@ -3,12 +3,14 @@
 //
 // Invariant: it runs inside a network of its own ([netns]). There pods and gateways have their usual ports on
 // addresses of their own, as in a cluster: a gateway's Envoy listens on its pod's address, and a test's model servers
-// and Homing on theirs. The objects that a user would apply are the YAML files of this folder.
+// and Homing on theirs. The objects that a user applies are the files of config/gateways, as docs/gateways shows them.
 package gateways
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,8 +30,48 @@ type Gateway struct {
 	Admin string // Envoy's admin interface, http://ip:port
 }
 
+// configuration is what Envoy goes by, as JSON: neither what it has replaced and still drains, nor what is not in force
+// yet.
+func (g *Gateway) configuration(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.Admin+"/config_dump", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var dump any
+	if err := json.NewDecoder(res.Body).Decode(&dump); err != nil {
+		return "", fmt.Errorf("Envoy's configuration: %w", err)
+	}
+	keepActive(dump)
+	text, err := json.Marshal(dump)
+	return string(text), err
+}
+
+func keepActive(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, key := range []string{"draining_state", "warming_state", "dynamic_warming_clusters"} {
+			delete(value, key)
+		}
+		for _, v := range value {
+			keepActive(v)
+		}
+	case []any:
+		for _, v := range value {
+			keepActive(v)
+		}
+	}
+}
+
 // File is the path of a file of this package's folder.
 func File(name string) string { return filepath.Join(env.Root(), "test/gateways", name) }
+
+// Config is the path of a file of config/gateways.
+func Config(name string) string { return filepath.Join(env.Root(), "config/gateways", name) }
 
 // The modules whose charts and CRDs the gateways want.
 var (

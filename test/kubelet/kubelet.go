@@ -27,8 +27,11 @@ import (
 	"github.com/homing-dev/homing/test/env"
 )
 
-// How often a container is probed: soon until it is ready, then as often as the chart's pods are at their fastest.
+// How often a container is probed: soon until it is ready.
 const probeUnready, probeReady = 50 * time.Millisecond, time.Second
+
+// restartAfter is how long a container that ended by itself is away: long enough for everybody to notice.
+const restartAfter = 2 * time.Second
 
 // Container is what runs in a pod.
 type Container interface {
@@ -138,7 +141,11 @@ func (k *Kubelet) live(ctx context.Context, p *corev1.Pod, end <-chan struct{}) 
 	for p.Status.PodIP != "" && !over(ctx, end) {
 		if err := k.runContainer(ctx, p, end); err != nil && ctx.Err() == nil {
 			k.log("pod %s/%s: %v", p.Namespace, p.Name, err)
-			time.Sleep(probeUnready)
+		}
+		select {
+		case <-ctx.Done():
+		case <-end:
+		case <-time.After(restartAfter):
 		}
 	}
 	if ctx.Err() != nil {

@@ -27,6 +27,9 @@ func NewClient(t testing.TB, url, host string) *Client {
 	return &Client{URL: url, Host: host, http: &http.Client{Transport: transport, Timeout: time.Minute}}
 }
 
+// Reconnect has the requests to come use connections of their own.
+func (c *Client) Reconnect() { c.http.CloseIdleConnections() }
+
 // Answer is what a client got.
 type Answer struct {
 	Status int // 0 when there was no response

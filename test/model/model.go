@@ -28,6 +28,8 @@ const (
 	Address  = "x-address"
 	// Picked, in an answer, is the request's header that the endpoint picker set.
 	Picked = "x-picked"
+	// Received, in an answer, is how many bytes the request's body had.
+	Received = "x-received"
 )
 
 // First and Last are the first and the last event of an answer in a stream.
@@ -60,7 +62,7 @@ type Server struct {
 	Address string // ip:port
 
 	servers *Servers
-	http    *http.Server
+	http    atomic.Pointer[http.Server]
 	done    chan struct{}
 	ended   sync.Once
 	// Requests is how many requests for completions have come, and Left of how many the client left.
@@ -74,12 +76,27 @@ func (s *Servers) Serve(name, address string) (*Server, error) {
 		return nil, err
 	}
 	m := &Server{Name: name, Address: address, servers: s, done: make(chan struct{})}
+	m.start(l)
+	return m, nil
+}
+
+func (m *Server) start(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/", m.answer)
-	m.http = &http.Server{Handler: mux}
-	go func() { _ = m.http.Serve(l) }() // its end is Stop's or Crash's
-	return m, nil
+	server := &http.Server{Handler: mux}
+	m.http.Store(server)
+	go func() { _ = server.Serve(l) }() // its end is Stop's or Silence's
+}
+
+// Again has a server that fell silent serve again.
+func (m *Server) Again() error {
+	l, err := net.Listen("tcp", m.Address)
+	if err != nil {
+		return err
+	}
+	m.start(l)
+	return nil
 }
 
 // Stop has it end as a pod does that is deleted: it accepts requests for a second more, and serves what it has begun.
@@ -91,7 +108,7 @@ func (m *Server) Stop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_ = m.http.Shutdown(ctx)
+	_ = m.http.Load().Shutdown(ctx)
 	m.Crash() // what is left
 }
 
@@ -103,20 +120,22 @@ func (m *Server) Crash() {
 
 // Silence has it refuse connections from now on, and drop those it has, without being at its end: what an engine is
 // until somebody notices.
-func (m *Server) Silence() { _ = m.http.Close() }
+func (m *Server) Silence() { _ = m.http.Load().Close() }
 
 // Done is closed when it has ended.
 func (m *Server) Done() <-chan struct{} { return m.done }
 
 func (m *Server) answer(w http.ResponseWriter, r *http.Request) {
 	m.Requests.Add(1)
-	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+	received, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
 		m.Left.Add(1)
 		panic(http.ErrAbortHandler) // the client has gone
 	}
 	h := w.Header()
 	h.Set(ServedBy, m.Name)
 	h.Set(Address, m.Address)
+	h.Set(Received, strconv.FormatInt(received, 10))
 	h.Set(Picked, r.Header.Get("x-gateway-destination-endpoint"))
 	hold, events := r.Header.Get(Hold), r.Header.Get(Events)
 	if hold == "" && events == "" {
