@@ -32,8 +32,12 @@ const (
 	Received = "x-received"
 )
 
-// First and Last are the first and the last event of an answer in a stream.
-const First, Last = "data: first\n\n", "data: [DONE]\n\n"
+const (
+	// First is the first event of an answer in a stream.
+	First = "data: first\n\n"
+	// Last is its last.
+	Last = "data: [DONE]\n\n"
+)
 
 const eventStream = "text/event-stream"
 
