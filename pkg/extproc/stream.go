@@ -347,7 +347,7 @@ func (st *stream) finish(e end) {
 	if st.metrics == nil { // a stream without a message
 		st.metrics = st.service.metricsOf(st.service.Store.Snapshot().Pool(st.service.Pool))
 	}
-	if !st.failed && (e == endEOF || st.phase >= phaseResponse) {
+	if st.phase >= phaseResponse && !st.failed && (e == endEOF || st.responseEnded) {
 		st.pick.Ended(st.service.clock())
 	}
 	if st.pick.Release() {
