@@ -31,11 +31,19 @@ var (
 	dashes  = []string{"", "7 4", "2 4", "10 3 2 3"}
 )
 
+// chartStyle is in each chart, so that it can be a file of its own.
+const chartStyle = `<style>
+svg { color-scheme: light dark } text { fill: light-dark(#1c2330, #e4e8ef); font: 12px system-ui, sans-serif }
+.title { font-size: 15px; font-weight: 600 } .soft { fill: light-dark(#66718a, #98a3b8) } .grid { stroke: light-dark(#e3e7ee, #2d3542) }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round } g.s:hover .line { stroke-width: 4 }
+</style>`
+
 func (c *chart) svg() string {
 	lo, hi := c.bounds()
 	var b strings.Builder
 	height := chartHeight + legendRow*math.Ceil(float64(len(c.series))/2)
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s">`, chartWidth, height, html.EscapeString(c.title))
+	b.WriteString(chartStyle)
 	fmt.Fprintf(&b, `<text class="title" x="%g" y="24">%s</text>`, frameLeft, html.EscapeString(c.title))
 	c.axes(&b, lo, hi)
 	for i, s := range c.series {

@@ -38,13 +38,11 @@ var pageTemplate = template.Must(template.New("page").Parse(`<!doctype html>
 <title>homing simulate: {{.Workload}}</title>
 <style>
 :root { color-scheme: light dark; --ink: light-dark(#1c2330, #e4e8ef); --soft: light-dark(#66718a, #98a3b8);
-  --grid: light-dark(#e3e7ee, #2d3542); --paper: light-dark(#fff, #161b24); }
+  --paper: light-dark(#fff, #161b24); }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin-bottom: .2rem } p { margin: .2rem 0; color: var(--soft) }
 pre { overflow-x: auto; font-size: 12px; line-height: 1.45 }
-svg { width: 100%; height: auto; margin-top: 1.6rem } svg text { fill: var(--ink); font: 12px system-ui, sans-serif }
-svg .title { font-size: 15px; font-weight: 600 } svg .soft { fill: var(--soft) } svg .grid { stroke: var(--grid) }
-svg .line { fill: none; stroke-width: 2; stroke-linejoin: round } svg g.s:hover .line { stroke-width: 4 }
+svg { width: 100%; height: auto; margin-top: 1.6rem }
 </style>
 <h1>{{.Workload}}</h1><p>{{.About}}</p><p>{{.Hardware}}</p><p>{{.Settings}}. Simulated, not measured; curves are of the first seed.</p>
 {{range .Charts}}{{.}}{{end}}
@@ -154,11 +152,12 @@ func (r *Report) sweepCharts() (charts []chart) {
 			if f.percent {
 				c.maxY = 1
 			}
-			swept := false
+			swept, lo, hi := false, math.MaxInt, 0
 			for _, o := range r.Outcomes {
 				if s.value(o.Variant) == 0 {
 					continue
 				}
+				lo, hi = min(lo, s.value(o.Variant)), max(hi, s.value(o.Variant))
 				p, name := point{float64(s.value(o.Variant)), f.value(o.Mean)}, s.rest(o.Variant).String()
 				i := slices.IndexFunc(c.series, func(x series) bool { return x.name == name })
 				if i < 0 {
@@ -168,12 +167,27 @@ func (r *Report) sweepCharts() (charts []chart) {
 				c.series[i].points = append(c.series[i].points, p)
 				swept = swept || len(c.series[i].points) > 1
 			}
-			if swept {
-				charts = append(charts, c)
+			if !swept {
+				continue
 			}
+			for _, o := range r.Outcomes { // those that have no such setting, for comparison
+				if v := f.value(o.Mean); s.value(o.Variant) == 0 {
+					c.series = append(c.series, series{o.Variant.String(), []point{{float64(lo), v}, {float64(hi), v}}})
+				}
+			}
+			charts = append(charts, c)
 		}
 	}
 	return charts
+}
+
+// SweepSVGs are the charts of a sweep, each an SVG file of its own: of each setting that was swept, hit rate and
+// P90 over it.
+func (r *Report) SweepSVGs() (files []string) {
+	for _, c := range r.sweepCharts() {
+		files = append(files, strings.Replace(c.svg(), `<svg `, `<svg xmlns="http://www.w3.org/2000/svg" `, 1))
+	}
+	return files
 }
 
 type point struct{ x, y float64 }

@@ -59,6 +59,25 @@ func NewRequest(prompt []Span, answer uint64, output, charsPerToken int) *Reques
 // prompt is the spans without the answer.
 func (r *Request) prompt() []span { return r.spans[:len(r.spans)-1] }
 
+// Message is a chat message of a prompt.
+type Message struct {
+	// ID is the identity of the message and all before it.
+	ID     uint64
+	Tokens int
+}
+
+// Messages are the prompt's, for sending it to real engines.
+func (r *Request) Messages() (messages []Message) {
+	from := int32(0)
+	for i, s := range r.prompt() {
+		if s.message || i == len(r.prompt())-1 {
+			messages = append(messages, Message{s.chain, int(s.end - from)})
+			from = s.end
+		}
+	}
+	return messages
+}
+
 // Chars is the length of the prompt's text.
 func (r *Request) Chars() int { return r.Prompt * r.charsPerToken }
 
