@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/homing-dev/homing/test/env"
@@ -92,6 +93,53 @@ func (s *site) countsStreams(t *testing.T) {
 		if a := model.End(stream); a.Err != nil || a.Body != model.First+model.Last {
 			t.Errorf("a stream ended as %q, %v", a.Body, a.Err)
 		}
+	}
+	s.settles(t)
+}
+
+// many is how many responses are under way at once in holdsMany: more than Envoy's defaults allow.
+const many = 1500
+
+// holdsMany has many responses under way, which end at the same moment. Neither may be too much for the gateway.
+func (s *site) holdsMany(t *testing.T) {
+	hold := t.Name() + " many"
+	next := make(chan string)
+	answers := make(chan model.Answer, many)
+	var begun, ended sync.WaitGroup
+	for range 16 {
+		begun.Go(func() {
+			for prompt := range next {
+				resp, err := s.large.Begin(t.Context(), prompt, model.Hold, hold)
+				if err != nil {
+					answers <- model.Answer{Err: err}
+					continue
+				}
+				ended.Go(func() { answers <- model.End(resp) })
+			}
+		})
+	}
+	for i := range many {
+		next <- fmt.Sprint("many ", i)
+	}
+	close(next)
+	begun.Wait()
+	inFlight, err := s.sum(t.Context(), "homing_in_flight_requests")
+	env.Check(t, err)
+	s.models.Open(hold)
+	ended.Wait()
+	close(answers)
+	failures := map[string]int{}
+	for a := range answers {
+		if why := a.Failure(); why != "" {
+			failures[why]++
+		}
+	}
+	t.Logf("%v requests in flight at once", inFlight)
+	for why, n := range failures {
+		t.Errorf("%d of %d times %s", n, many, why)
+	}
+	if inFlight != many {
+		t.Errorf("%v requests were in flight, want %d", inFlight, many)
 	}
 	s.settles(t)
 }

@@ -30,6 +30,23 @@ type Gateway struct {
 	Admin string // Envoy's admin interface, http://ip:port
 }
 
+// has waits until Envoy goes by a configuration that has each text so many times.
+func (g *Gateway) has(t testing.TB, counts map[string]int) {
+	t.Helper()
+	env.Eventually(t, func(ctx context.Context) error {
+		text, err := g.configuration(ctx)
+		if err != nil {
+			return err
+		}
+		for want, n := range counts {
+			if got := strings.Count(text, want); got != n {
+				return fmt.Errorf("Envoy's configuration has %d times %s, want %d", got, want, n)
+			}
+		}
+		return nil
+	})
+}
+
 // configuration is what Envoy goes by, as JSON: neither what it has replaced and still drains, nor what is not in force
 // yet.
 func (g *Gateway) configuration(ctx context.Context) (string, error) {

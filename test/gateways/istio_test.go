@@ -12,10 +12,13 @@ import (
 func TestIstio(t *testing.T) {
 	in := newInstall(t, "--set", "tls.mode=Plaintext")
 	istio := StartIstio(t, in.Cluster)
-	in.ApplyFiles(t, Config("istio/gateway.yaml"))
-	in.meet(t, istio.StartEnvoy(t, namespace, "inference-gateway"))
+	in.ApplyFiles(t, Config("istio/gateway.yaml"), Config("istio/limits.yaml"))
+	g := istio.StartEnvoy(t, namespace, "inference-gateway")
+	in.meet(t, g)
+	g.has(t, map[string]int{`"max_outbound_control_frames":100000`: 2}) // a cluster for each pool's port
 	t.Run("picks", in.followsPicks)
 	t.Run("streams", in.countsStreams)
+	t.Run("many", in.holdsMany)
 	t.Run("aborts", in.releasesAborted)
 	t.Run("second choice", func(t *testing.T) {
 		in.fallbackHeader(t, true) // which Istio does not read; but the model servers tell
