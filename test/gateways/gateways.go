@@ -40,7 +40,7 @@ func (g *Gateway) has(t testing.TB, counts map[string]int) {
 		}
 		for want, n := range counts {
 			if got := strings.Count(text, want); got != n {
-				return fmt.Errorf("Envoy's configuration has %d times %s, want %d", got, want, n)
+				return fmt.Errorf("the configuration of Envoy has %d times %s, want %d", got, want, n)
 			}
 		}
 		return nil
@@ -61,7 +61,7 @@ func (g *Gateway) configuration(ctx context.Context) (string, error) {
 	defer res.Body.Close()
 	var dump any
 	if err := json.NewDecoder(res.Body).Decode(&dump); err != nil {
-		return "", fmt.Errorf("Envoy's configuration: %w", err)
+		return "", fmt.Errorf("the configuration of Envoy: %w", err)
 	}
 	keepActive(dump)
 	text, err := json.Marshal(dump)

@@ -247,10 +247,11 @@ func (in *install) crash(t *testing.T) {
 		<-process.Done()
 	}
 	env.Eventually(t, func(ctx context.Context) error {
-		if left, err := in.ready(ctx, "app.kubernetes.io/name", "homing"); err != nil || len(left) > 0 {
-			return fmt.Errorf("%d replicas of Homing are still Ready (%v)", len(left), err)
+		left, err := in.ready(ctx, "app.kubernetes.io/name", "homing")
+		if len(left) > 0 {
+			return fmt.Errorf("%d replicas of Homing are still Ready", len(left))
 		}
-		return nil
+		return err
 	})
 	in.replicas(t, 2)
 }
