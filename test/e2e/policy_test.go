@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -56,6 +57,18 @@ func (s *scenario) policy(t *testing.T) {
 		}
 	}
 	s.next(t, "changes of policy")
+
+	// A list is no address: who goes where the header says and nowhere else turns it away.
+	defer s.loads[1].MayFail()()
+	s.patch(t, "homing.dev/v1alpha1", "PrefixRoutingPolicy", first, `{"spec":{"fallbackHeader":true}}`)
+	env.Eventually(t, func(ctx context.Context) error {
+		if a := s.exact.Ask(ctx, "a list"); a.Status != http.StatusServiceUnavailable {
+			return fmt.Errorf("with a list in the header: status %d, want 503", a.Status)
+		}
+		return nil
+	})
+	s.patch(t, "homing.dev/v1alpha1", "PrefixRoutingPolicy", first, `{"spec":{"fallbackHeader":false}}`)
+	s.answers(t, s.exact)
 }
 
 // overlapping is who serves prompts that are asked for one after the other, none of which ends before all have begun.
