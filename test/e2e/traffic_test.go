@@ -81,7 +81,9 @@ func mayFail(loads ...*model.Load) (back func()) {
 func (s *scenario) start(t *testing.T) {
 	defer mayFail(s.loads...)()
 	s.settles(t, first, 3)
-	s.answers(t, s.exact)
+	for _, l := range s.loads {
+		s.answers(t, l.Client)
+	}
 	s.last = s.homes(t, s.exact)
 	t.Logf("homes by pod: %v", s.last.byPod())
 }
@@ -272,7 +274,7 @@ func (s *scenario) secondPool(t *testing.T) {
 func (s *scenario) recreation(t *testing.T) {
 	_, streams := s.hold(t, "recreation", 4)
 	back := mayFail(s.loads[:2]...)
-	s.deletePool(t)
+	env.Check(t, s.Client.Delete(t.Context(), object("inference.networking.k8s.io/v1", "InferencePool", first)))
 	var status int
 	env.Eventually(t, func(ctx context.Context) error {
 		if status = s.exact.Ask(ctx, "no pool").Status; status < 500 {
@@ -289,12 +291,6 @@ func (s *scenario) recreation(t *testing.T) {
 	}
 	back()
 	s.next(t, "the pool is deleted and comes again")
-}
-
-func (s *scenario) deletePool(t *testing.T) {
-	t.Helper()
-	o := object("inference.networking.k8s.io/v1", "InferencePool", first)
-	env.Check(t, s.Client.Delete(t.Context(), o))
 }
 
 // noEndpoint: a pool without a pod says so, and serves again when one comes.
@@ -325,7 +321,9 @@ func (s *scenario) crash(t *testing.T) {
 	t.Logf("every request is answered again %.1f s after a replica of Homing crashed", time.Since(crashed).Seconds())
 	s.ready(t, 2)
 	s.settles(t, first, 4)
-	s.answers(t, s.exact)
+	for _, l := range s.loads {
+		s.answers(t, l.Client)
+	}
 	back()
 	s.next(t, "a replica of Homing crashes")
 }

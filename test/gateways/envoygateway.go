@@ -19,7 +19,7 @@ import (
 	"github.com/homing-dev/homing/test/env"
 )
 
-// envoyVersion is what envoygateway/standalone.yaml names, for Envoy Gateway to look for.
+// envoyVersion is what config/gateways/envoy-gateway/standalone names, for Envoy Gateway to look for.
 const envoyVersion = "1.40.0"
 
 // StartEnvoyGatewayFiles runs Envoy Gateway without Kubernetes until the test ends: it follows the objects in these
