@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
-	"github.com/homing-dev/homing/pkg/extproc"
+	"github.com/homing-dev/homing/pkg/prompt"
 	"github.com/homing-dev/homing/pkg/server"
 )
 
@@ -43,7 +43,7 @@ func (f *flags) register(set *pflag.FlagSet) {
 	set.StringVar(&f.certPath, "cert-path", "", "the `directory` of tls.crt and tls.key, followed as they are renewed (default: a self-signed certificate made at start)")
 	set.DurationVar(&f.drain.Delay, "drain-delay", 5*time.Second, "how long to go on after SIGTERM with health saying NOT_SERVING, for gateways to take note")
 	set.DurationVar(&f.drain.Timeout, "drain-timeout", 10*time.Minute, "how long to wait then for responses that pass through, also those of a pool that was removed, before they are cut")
-	set.IntVar(&f.maxInspectBytes, "max-inspect-bytes", extproc.DefaultMaxInspectBytes, "how many `bytes` of a JSON body to read at most for members that follow the text, 1024..67108864")
+	set.IntVar(&f.maxInspectBytes, "max-inspect-bytes", prompt.DefaultMaxInspectBytes, "how many `bytes` of a JSON body to read at most for members that follow the text, 1024..67108864")
 	set.IntVar(&f.replicas, "replicas", 1, "how many `replicas` of homing pick for the same pools, this one among them, 1..100: AdaptivePrefix allows for what it does not hear of")
 	f.defaults = endpoint.DefaultPolicy()
 	set.IntVar(&f.defaults.PrefixLength, "default-prefix-length", f.defaults.PrefixLength, "how many `characters` of a prompt make its key in pools that do not say, 1024..65536")

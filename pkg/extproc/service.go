@@ -28,10 +28,6 @@ import (
 	"github.com/homing-dev/homing/pkg/picker"
 )
 
-// DefaultMaxInspectBytes is where a JSON body decides at the latest once PrefixLength characters are
-// in hand.
-const DefaultMaxInspectBytes = 1 << 20
-
 // Options are what a [Service] is made of. Pool, Store, Picker and Metrics are required.
 type Options struct {
 	// Pool is the pool whose port this service is served on.
@@ -41,7 +37,7 @@ type Options struct {
 	Picker  *picker.Picker
 	Metrics *Metrics
 	// MaxInspectBytes bounds how far a JSON body is read for members that come after its text;
-	// 0 means DefaultMaxInspectBytes.
+	// 0 means prompt.DefaultMaxInspectBytes.
 	MaxInspectBytes int
 	Log             logr.Logger
 	// Now is the clock; nil means time.Now.
@@ -73,9 +69,6 @@ type Service struct {
 
 // New returns the service of one pool. Call Register to have a gRPC server serve it.
 func New(o Options) *Service {
-	if o.MaxInspectBytes == 0 {
-		o.MaxInspectBytes = DefaultMaxInspectBytes
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}

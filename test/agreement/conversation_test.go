@@ -53,15 +53,21 @@ func (c conversation) chat() object {
 		}
 	}
 	o := c.members("max_tokens").with("messages", messages)
+	return c.addTools(o, "none", func(t tool) object {
+		return obj("type", "function", "function", obj("name", t.name, "description", t.description, "parameters", t.schema()))
+	})
+}
+
+// addTools adds the tools, if there are any, as a dialect writes them, and that none is to be called.
+func (c conversation) addTools(o object, none any, write func(tool) object) object {
 	var tools list
 	for _, t := range c.tools {
-		tools = append(tools, obj("type", "function", "function",
-			obj("name", t.name, "description", t.description, "parameters", t.schema())))
+		tools = append(tools, write(t))
 	}
-	if tools != nil {
-		o = o.with("tools", tools, "tool_choice", "none")
+	if tools == nil {
+		return o
 	}
-	return o
+	return o.with("tools", tools, "tool_choice", none)
 }
 
 // responses is the conversation for /v1/responses.
@@ -84,14 +90,9 @@ func (c conversation) responses() object {
 		}
 	}
 	o = append(obj("input", input), o...)
-	var tools list
-	for _, t := range c.tools {
-		tools = append(tools, obj("type", "function", "name", t.name, "description", t.description, "parameters", t.schema()))
-	}
-	if tools != nil {
-		o = o.with("tools", tools, "tool_choice", "none")
-	}
-	return o
+	return c.addTools(o, "none", func(t tool) object {
+		return obj("type", "function", "name", t.name, "description", t.description, "parameters", t.schema())
+	})
 }
 
 // messages is the conversation for /v1/messages.
@@ -113,14 +114,9 @@ func (c conversation) messages() object {
 		}
 	}
 	o = append(obj("messages", messages), o...)
-	var tools list
-	for _, t := range c.tools {
-		tools = append(tools, obj("name", t.name, "description", t.description, "input_schema", t.schema()))
-	}
-	if tools != nil {
-		o = o.with("tools", tools, "tool_choice", obj("type", "none"))
-	}
-	return o
+	return c.addTools(o, obj("type", "none"), func(t tool) object {
+		return obj("name", t.name, "description", t.description, "input_schema", t.schema())
+	})
 }
 
 func chat(o object) request      { return request{"/v1/chat/completions", plain(o)} }
