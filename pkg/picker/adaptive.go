@@ -260,7 +260,7 @@ func (a *adaptive) latelyOf(o *option) float64 {
 func (a *adaptive) uncached(o *option) float64 { return float64(max(a.Bytes-o.cached, 1)) }
 
 // workOf is the option's marginal work: what it has to compute, and this request's part weighted, times the
-// requests that this keeps busy.
+// requests that this keeps busy and a few more.
 func (a *adaptive) workOf(o *option) float64 {
 	if o.full {
 		return math.Inf(1)
@@ -271,7 +271,7 @@ func (a *adaptive) workOf(o *option) float64 {
 		inFlight += others * (t.Alike*inFlight + (1-t.Alike)*a.meanInFlight)
 		pending += others * (t.Alike*pending + (1-t.Alike)*a.meanPending)
 	}
-	return (pending + t.Uncached*a.uncached(o)) * (inFlight + 1) / o.endpoint.Weight
+	return (pending + t.Uncached*a.uncached(o)) * (inFlight + t.Base) / o.endpoint.Weight
 }
 
 // choose is home, unless another has so much less to do.

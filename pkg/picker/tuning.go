@@ -17,6 +17,9 @@ type Tuning struct {
 	Doubt float64
 	// Leave is how many times the least work home must have before a request goes elsewhere.
 	Leave float64
+	// Base is added to an endpoint's requests in flight before they weigh its work: the more, the less a few of
+	// them keep others away.
+	Base float64
 	// Uncached weighs what this request would have to compute against what is pending already: it also
 	// keeps those waiting that come after it.
 	Uncached float64
@@ -46,8 +49,9 @@ func DefaultTuning() Tuning {
 		Replication: 2,
 		Settled:     10,
 		HalfLife:    60,
-		Doubt:       3,
-		Leave:       2.5,
+		Doubt:       2,
+		Leave:       2.25,
+		Base:        2.5,
 		Uncached:    1.5,
 		Beyond:      0.5,
 		Forget:      600,
