@@ -56,7 +56,7 @@ func (s *simulation) register(set *pflag.FlagSet) {
 	set.BoolVar(&s.reject, "reject", false, "the policy's saturation is Reject: refuse requests while every engine is at the threshold")
 	set.IntVar(&s.engines, "engines", 7, "how `many` engines serve at the start, 1..1000")
 	set.IntVar(&s.replicas, "replicas", 1, "how `many` pickers take requests, 1..100")
-	set.BoolVar(&s.shared, "shared", false, "replicas know all that the others know, in no time")
+	set.BoolVar(&s.shared, "shared", false, "replicas tell each other what they know: every 50 ms, or in no time where the strategy is not Homing's")
 	set.Float64Var(&s.rate, "rate", 1, "how many `times` as fast requests come as the workload has them, in an open loop")
 	set.IntVar(&s.clients, "clients", 0, "how many `requests` are under way at a time, in a closed loop (default: as the workload has it)")
 	set.StringArrayVar(&s.events, "event", nil, "a `change` of the engines, TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, as 10m:kill:3; may be given again")

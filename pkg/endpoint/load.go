@@ -11,11 +11,14 @@ import (
 type Load struct {
 	inFlight atomic.Int64
 	pending  atomic.Int64
+	// What other replicas count here, as far as this one has heard.
+	inFlightElsewhere atomic.Int64
+	pendingElsewhere  atomic.Int64
 	// Backlog is what the endpoint had to compute, in bytes of prompts, when it was last sent something.
 	Backlog Reading
 	// Lately is how much was sent to compute, in bytes, each part counting for less as time goes by.
 	Lately Reading
-	_      [32]byte
+	_      [16]byte
 }
 
 // InFlight is the number of requests picked for this endpoint and not yet ended.
@@ -36,6 +39,18 @@ func (l *Load) Pending() int64 { return l.pending.Load() }
 // AddPending counts n more bytes to compute, or with a negative n, that many computed.
 func (l *Load) AddPending(n int64) { l.pending.Add(n) }
 
+// Elsewhere is how many requests, and how many bytes of prompts to compute, other replicas have under way
+// here, as far as this one has heard.
+func (l *Load) Elsewhere() (inFlight, pending int64) {
+	return l.inFlightElsewhere.Load(), l.pendingElsewhere.Load()
+}
+
+// AddElsewhere notes that other replicas have so much more under way here, or with negative numbers less.
+func (l *Load) AddElsewhere(inFlight, pending int64) {
+	l.inFlightElsewhere.Add(inFlight)
+	l.pendingElsewhere.Add(pending)
+}
+
 // Moment is a time in 1/256 s since a fixed one. It wraps after half a year, which soft state bears: only
 // differences count.
 type Moment uint32
@@ -49,6 +64,9 @@ func MomentOf(since time.Duration) Moment {
 func (m Moment) Since(then Moment) float64 {
 	return max(float64(int32(m-then))/256, 0) //nolint:gosec // it may wrap
 }
+
+// Before is the moment that many seconds before m.
+func (m Moment) Before(seconds float64) Moment { return m - Moment(seconds*256) }
 
 // Reading is a number and when it was so, read and written in one. The zero Reading is 0.
 type Reading struct{ word atomic.Uint64 }

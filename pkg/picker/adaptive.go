@@ -13,6 +13,7 @@ type adaptive struct {
 	*Picker
 	Request         // a copy: a pointer kept here would put every request on the heap
 	drain   float64 // bytes a second; see speed
+	others  float64 // replicas that are not heard of
 
 	weighted bool // some endpoints weigh more than others
 
@@ -27,9 +28,10 @@ type adaptive struct {
 // option is an endpoint that may serve, as one pick sees it.
 type option struct {
 	endpoint *endpoint.Endpoint
-	tag      uint32
-	full     bool // at the policy's threshold, while another is not
-	inFlight int64
+	tag      Tag
+	full     bool    // at the policy's threshold, while another is not
+	own      int64   // requests in flight that this replica picked it for
+	inFlight int64   // all that are known of
 	cached   int64   // bytes of the prompt that it is thought to hold
 	pending  float64 // bytes of prompts that it has yet to compute
 	work     float64
@@ -38,10 +40,13 @@ type option struct {
 
 var adaptives = sync.Pool{New: func() any { return new(adaptive) }}
 
-// tagOf names an endpoint in the memory. Two endpoints of a pool share one about once in 2^32; then each is
-// thought to hold what the other does.
-func tagOf(e *endpoint.Endpoint) uint32 {
-	return uint32(mix(e.Seed, uint64(e.ID.Port))) | 1 //nolint:gosec // half of it will do
+// Tag names an endpoint in the memory, and to other replicas. It is never 0. Two endpoints of a pool share one
+// about once in 2^31; then each is thought to hold what the other does.
+type Tag uint32
+
+// TagOf is the endpoint's tag, the same in every replica.
+func TagOf(e *endpoint.Endpoint) Tag {
+	return Tag(mix(e.Seed, uint64(e.ID.Port))) | 1 //nolint:gosec // half of it will do
 }
 
 // pickAdaptive walks down the request's ladder to its home, and goes there unless that has too much more to
@@ -49,7 +54,7 @@ func tagOf(e *endpoint.Endpoint) uint32 {
 func (k *Picker) pickAdaptive(pool *endpoint.Pool, req *Request, p *Pick) error {
 	a := adaptives.Get().(*adaptive)
 	a.Picker, a.Request = k, *req
-	a.drain = k.speed.drain()
+	a.drain, a.others = k.speed.drain(), float64(k.others.Load())
 	err := a.pick(pool, p)
 	a.Picker, a.Request = nil, Request{}
 	clear(a.options) // endpoints are not to be kept
@@ -71,7 +76,7 @@ func (a *adaptive) pick(pool *endpoint.Pool, p *Pick) error {
 		home := a.home()
 		chosen := a.choose(home)
 		o := &a.options[chosen]
-		if !o.endpoint.Load.Acquire(o.inFlight) {
+		if !o.endpoint.Load.Acquire(o.own) {
 			if try < maxRescans {
 				continue
 			}
@@ -85,7 +90,8 @@ func (a *adaptive) pick(pool *endpoint.Pool, p *Pick) error {
 		case chosen == home:
 			p.Outcome = Home
 		}
-		memory.put(a.Rungs, a.Bytes, o.tag, a.Now)
+		memory.put(a.Rungs, a.Bytes, o.tag, a.Now, a.others == 0)
+		a.outbox.add(Told{Endpoint: o.tag, Rungs: a.Rungs, Bytes: a.Bytes, Uncached: p.pending})
 		return nil
 	}
 }
@@ -100,8 +106,9 @@ func (a *adaptive) survey(pool *endpoint.Pool) error {
 		if a.Subset != nil && !a.allows(e) {
 			continue
 		}
-		o := option{endpoint: e, tag: tagOf(e), inFlight: e.Load.InFlight()}
-		o.pending = a.backlog(e.Load)
+		o := option{endpoint: e, tag: TagOf(e), own: e.Load.InFlight()}
+		inFlight, pending := e.Load.Elsewhere()
+		o.inFlight, o.pending = o.own+inFlight, a.backlog(e.Load, pending)
 		least = min(least, o.inFlight)
 		a.meanInFlight += float64(o.inFlight)
 		a.meanPending += o.pending
@@ -126,7 +133,7 @@ func (a *adaptive) survey(pool *endpoint.Pool) error {
 // noteCached notes which options are thought to hold how much of the prompt: who got a rung of it lately.
 func (a *adaptive) noteCached() {
 	const known = 16 // that many endpoints are looked at
-	var tags [known]uint32
+	var tags [known]Tag
 	var cached [known]int64
 	n := 0
 	for i := len(a.Rungs) - 1; i >= 0 && n < known; i-- {
@@ -142,7 +149,7 @@ func (a *adaptive) noteCached() {
 				continue // it has a longer one
 			}
 			tags[n], cached[n] = pl.tag, int64(a.Rungs[i].Bytes)
-			if beyond := min(int64(pl.reach), a.Bytes) - cached[n]; i == len(a.Rungs)-1 && beyond > 0 {
+			if beyond := min(int64(pl.reach)<<10, a.Bytes) - cached[n]; i == len(a.Rungs)-1 && beyond > 0 {
 				cached[n] += int64(a.tuning.Beyond * float64(beyond))
 			}
 			n++
@@ -217,25 +224,28 @@ func (a *adaptive) rank(key prefix.Key, options []option, best int) {
 }
 
 // home is which option is home: where the anchor went last, or where it is placed; without an anchor, the
-// one of those kept with the least work.
+// one of those kept with the least work. What another replica does not know of is no home.
 func (a *adaptive) home() int {
 	if a.anchor < 0 {
 		return a.least(a.options[:a.kept], a.workOf)
 	}
-	if a.tuning.Others > 0 || a.tuning.ByRendezvous {
-		a.rank(a.Rungs[a.anchor].Key, a.options[:a.kept], 1)
-		o := &a.options[0]
-		if a.tuning.Others > 0 {
-			o.cached = max(o.cached, int64(a.tuning.Presumed*float64(a.Bytes)))
-		}
-		return 0
-	}
 	for _, pl := range a.seen[a.anchor].places {
+		if a.others > 0 && !pl.agreed {
+			continue
+		}
 		for i := range a.options {
 			if a.options[i].tag == pl.tag {
 				return i
 			}
 		}
+	}
+	if a.others > 0 || a.tuning.ByRendezvous {
+		a.rank(a.Rungs[a.anchor].Key, a.options[:a.kept], 1)
+		o := &a.options[0]
+		if a.others > 0 {
+			o.cached = max(o.cached, int64(a.tuning.Presumed*float64(a.Bytes)))
+		}
+		return 0
 	}
 	return a.least(a.options[:a.kept], a.latelyOf)
 }
@@ -267,9 +277,9 @@ func (a *adaptive) workOf(o *option) float64 {
 	}
 	t := &a.tuning
 	inFlight, pending := float64(o.inFlight), o.pending
-	if others := float64(t.Others); others > 0 {
-		inFlight += others * (t.Alike*inFlight + (1-t.Alike)*a.meanInFlight)
-		pending += others * (t.Alike*pending + (1-t.Alike)*a.meanPending)
+	if a.others > 0 {
+		inFlight += a.others * (t.Alike*inFlight + (1-t.Alike)*a.meanInFlight)
+		pending += a.others * (t.Alike*pending + (1-t.Alike)*a.meanPending)
 	}
 	return (pending + t.Uncached*a.uncached(o)) * (inFlight + t.Base) / o.endpoint.Weight
 }
@@ -299,12 +309,7 @@ func (a *adaptive) fill(p *Pick, chosen int) {
 	p.picker, p.pending, p.sent, p.ahead = a.Picker, int64(uncached), a.Now, o.pending+uncached
 	load := o.endpoint.Load
 	load.AddPending(p.pending)
-	load.Backlog.Update(a.Now, func(backlog, elapsed float64) float64 {
-		return max(backlog-a.drain*elapsed, 0) + uncached
-	})
-	load.Lately.Update(a.Now, func(lately, elapsed float64) float64 {
-		return decay(lately, elapsed, a.tuning.HalfLife) + uncached
-	})
+	a.sent(load, uncached, a.Now)
 
 	var work [MaxFallbacks]float64
 	for i := range a.options {
@@ -323,10 +328,22 @@ func (a *adaptive) fill(p *Pick, chosen int) {
 	}
 }
 
+// sent notes that the endpoint got so many bytes to compute.
+func (k *Picker) sent(load *endpoint.Load, uncached float64, now endpoint.Moment) {
+	drain := k.speed.drain()
+	load.Backlog.Update(now, func(backlog, elapsed float64) float64 {
+		return max(backlog-drain*elapsed, 0) + uncached
+	})
+	load.Lately.Update(now, func(lately, elapsed float64) float64 {
+		return decay(lately, elapsed, k.tuning.HalfLife) + uncached
+	})
+}
+
 // backlog is how many bytes of prompts the endpoint has yet to compute: those not known to be computed, and
-// where only ends of answers are seen, no more than what is left at the usual rate.
-func (a *adaptive) backlog(load *endpoint.Load) float64 {
-	pending := float64(load.Pending())
+// where only ends of answers are seen, no more than what is left at the usual rate. Elsewhere is what other
+// replicas have pending there.
+func (a *adaptive) backlog(load *endpoint.Load, elsewhere int64) float64 {
+	pending := float64(load.Pending() + elsewhere)
 	if a.drain == 0 || pending == 0 {
 		return pending
 	}

@@ -419,7 +419,7 @@ func TestRankIsRendezvous(t *testing.T) {
 		for best := 1; best <= n; best++ {
 			a.options = a.options[:0]
 			for _, e := range adaptivePool(n).Endpoints {
-				a.options = append(a.options, option{endpoint: e, tag: tagOf(e)})
+				a.options = append(a.options, option{endpoint: e, tag: TagOf(e)})
 			}
 			a.rank(prefix.Key(n*100+best), a.options, best)
 			worst, rest := slices.MinFunc(a.options[:best], byScore).score, a.options[best:]

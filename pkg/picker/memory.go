@@ -38,10 +38,12 @@ type rungMemory struct {
 
 // place is an endpoint that had a rung, and when. The zero place is none.
 type place struct {
-	tag uint32
+	tag Tag
 	at  endpoint.Moment
-	// reach is how long the longest prompt was that went there with this rung as its last.
-	reach int32
+	// reach is how long the longest prompt was that went there with this rung as its last, in whole KiB.
+	reach uint16
+	// agreed says that all replicas were heard of when it was chosen, so that they know of it too.
+	agreed bool
 }
 
 // decaying is a sum whose parts halve in weight with each half-life.
@@ -50,11 +52,21 @@ type decaying struct {
 	at  endpoint.Moment
 }
 
+// value is what the sum has become.
+func (d *decaying) value(now endpoint.Moment, halfLife float64) float64 {
+	return decay(float64(d.sum), now.Since(d.at), halfLife)
+}
+
 // add adds to the sum, and returns it.
 func (d *decaying) add(amount float64, now endpoint.Moment, halfLife float64) float64 {
-	sum := decay(float64(d.sum), now.Since(d.at), halfLife) + amount
+	sum := d.value(now, halfLife) + amount
 	d.sum, d.at = float32(sum), now
 	return sum
+}
+
+// atLeast raises the sum to least, if it is lower.
+func (d *decaying) atLeast(least float64, now endpoint.Moment, halfLife float64) {
+	d.add(max(least-d.value(now, halfLife), 0), now, halfLife)
 }
 
 func decay(sum, elapsed, halfLife float64) float64 {
@@ -93,15 +105,69 @@ type sighting struct {
 }
 
 // put notes that a prompt of that many bytes went to the endpoint tagged so.
-func (m *memory) put(rungs []prefix.Rung, bytes int64, tag uint32, now endpoint.Moment) {
+func (m *memory) put(rungs []prefix.Rung, bytes int64, tag Tag, now endpoint.Moment, agreed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range rungs {
-		reach := int32(0)
+		p := place{tag: tag, at: now, agreed: agreed}
 		if i == len(rungs)-1 {
-			reach = int32(min(bytes, math.MaxInt32)) //nolint:gosec // bounded
+			p.reach = uint16(min(bytes>>10, math.MaxUint16)) //nolint:gosec // bounded
 		}
-		m.entry(rungs[i].Key).put(place{tag, now, reach})
+		m.entry(rungs[i].Key).put(p)
+	}
+}
+
+// hear notes a pick that another replica made.
+func (m *memory) hear(t *Told, now endpoint.Moment, halfLife float64) {
+	m.mu.Lock()
+	m.traffic.add(1, now, halfLife)
+	for i := range t.Rungs {
+		m.entry(t.Rungs[i].Key).traffic.add(1, now, halfLife)
+	}
+	m.mu.Unlock()
+	m.put(t.Rungs, t.Bytes, t.Endpoint, now, true)
+}
+
+// total is how many requests came lately.
+func (m *memory) total(now endpoint.Moment, halfLife float64) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.traffic.value(now, halfLife)
+}
+
+// recall is what one set remembers.
+func (m *memory) recall(set int, now endpoint.Moment, halfLife float64) (rungs []Remembered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, key := range m.sets[set].keys {
+		e := &m.sets[set].entries[i]
+		r := Remembered{Key: key, Traffic: e.traffic.value(now, halfLife)}
+		for _, p := range e.places {
+			if p.tag != 0 {
+				r.Places = append(r.Places, Place{p.tag, now.Since(p.at), p.reach})
+			}
+		}
+		if r.Places != nil {
+			rungs = append(rungs, r)
+		}
+	}
+	return rungs
+}
+
+// learn takes in what another memory recalls. What is known already stays.
+func (m *memory) learn(traffic float64, rungs []Remembered, now endpoint.Moment, halfLife float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.traffic.atLeast(traffic, now, halfLife)
+	for i := range rungs {
+		e := m.entry(rungs[i].Key)
+		e.traffic.atLeast(rungs[i].Traffic, now, halfLife)
+		if e.places[0].tag != 0 {
+			continue
+		}
+		for j, p := range rungs[i].Places[:min(len(rungs[i].Places), maxPlaces)] {
+			e.places[j] = place{tag: p.Endpoint, at: now.Before(p.Age), reach: p.Reach, agreed: true}
+		}
 	}
 }
 
@@ -129,6 +195,7 @@ func (e *rungMemory) put(p place) {
 	}
 	if e.places[i].tag == p.tag {
 		p.reach = max(p.reach, e.places[i].reach)
+		p.agreed = p.agreed || e.places[i].agreed
 	}
 	copy(e.places[1:i+1], e.places[:i])
 	e.places[0] = p

@@ -55,17 +55,17 @@ func TestTheFirstRequestIsNotAllOfTheTraffic(t *testing.T) {
 func TestPlacesAreTheLatest(t *testing.T) {
 	const doubt = 8.
 	m, seen := newMemory(1024), make([]sighting, 2)
-	for tag := range uint32(6) {
-		m.put(rungs(1, 2), 5000, tag+1, endpoint.Moment(tag))
+	for tag := range Tag(6) {
+		m.put(rungs(1, 2), 5000, tag+1, endpoint.Moment(tag), true)
 	}
-	m.put(rungs(1), 3000, 4, 10)
+	m.put(rungs(1), 3000, 4, 10, true)
 	m.note(rungs(1, 2), 11, 60, doubt, seen)
-	want := [maxPlaces]place{{4, 10, 3000}, {6, 5, 0}, {5, 4, 0}, {3, 2, 0}}
+	want := [maxPlaces]place{{4, 10, 2, true}, {6, 5, 0, true}, {5, 4, 0, true}, {3, 2, 0, true}}
 	if seen[0].places != want {
 		t.Errorf("places of the first rung: %v, want %v", seen[0].places, want)
 	}
-	if got := seen[1].places[0]; got != (place{6, 5, 5000}) {
-		t.Errorf("the last rung went to %v, want 6 with 5000 bytes", got)
+	if got := seen[1].places[0]; got != (place{6, 5, 4, true}) {
+		t.Errorf("the last rung went to %v, want 6 with 4 KiB", got)
 	}
 }
 
@@ -82,9 +82,9 @@ func TestMemoryIsBoundedAndForgetsTheIdlest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 20 * size {
 		now := endpoint.Moment(i)
-		m.put(rungs(prefix.Key(r.Uint64())), 1000, 1, now)
+		m.put(rungs(prefix.Key(r.Uint64())), 1000, 1, now, true)
 		m.note(rungs(7), now, 60, doubt, seen) // asked for all the time
-		m.put(rungs(7), 1000, 2, now)
+		m.put(rungs(7), 1000, 2, now, true)
 	}
 	m.note(rungs(7), 20*size, 60, doubt, seen)
 	if seen[0].places[0].tag != 2 {

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 	"github.com/homing-dev/homing/pkg/prefix"
@@ -151,6 +152,9 @@ type Picker struct {
 	speed  speed
 	// remembers is the memory, made when it is first needed.
 	remembers func() *memory
+	// others is how many more replicas pick for the pool without a word to this one.
+	others atomic.Int64
+	outbox outbox
 }
 
 // New returns the picker of a pool. It draws from random, a source of uniform 64-bit numbers that is safe
@@ -159,17 +163,20 @@ func New(random func() uint64) *Picker { return NewTuned(random, DefaultTuning()
 
 // NewTuned returns a picker with other constants for AdaptivePrefix.
 func NewTuned(random func() uint64, t Tuning) *Picker {
-	return &Picker{
+	k := &Picker{
 		random: random, tuning: t,
 		remembers: sync.OnceValue(func() *memory { return newMemory(t.Rungs) }),
 	}
+	k.others.Store(int64(t.Others))
+	return k
 }
 
 // Moved notes that another endpoint than the picked one serves the request: its home follows it there.
 func (k *Picker) Moved(req *Request, p *Pick, to *endpoint.Endpoint) {
 	p.Move(to)
 	if len(req.Rungs) > 0 {
-		k.remembers().put(req.Rungs, req.Bytes, tagOf(to), req.Now)
+		k.remembers().put(req.Rungs, req.Bytes, TagOf(to), req.Now, k.others.Load() == 0)
+		k.outbox.add(Told{Endpoint: TagOf(to), Rungs: req.Rungs, Bytes: req.Bytes})
 	}
 }
 
@@ -222,7 +229,7 @@ func pick(pool *endpoint.Pool, req *Request, o order, p *Pick) error {
 			o.threshold = limit
 			continue
 		}
-		if !best.endpoint.Load.Acquire(best.inFlight) {
+		if !best.endpoint.Load.Acquire(best.own) {
 			if try < maxRescans {
 				continue
 			}
@@ -260,9 +267,10 @@ type ranking struct {
 
 type candidate struct {
 	endpoint *endpoint.Endpoint // nil: the place is free, and everything comes before it
-	inFlight int64
-	excess   int64  // in-flight count, once at the threshold; else 0
-	score    uint64 // by rendezvous, equal for all ports of a pod; more is better
+	own      int64              // requests in flight that this replica picked it for
+	inFlight int64              // all that are known of
+	excess   int64              // in-flight count, once at the threshold; else 0
+	score    uint64             // by rendezvous, equal for all ports of a pod; more is better
 }
 
 // outscores orders by rendezvous alone. The ports of a pod share its score; which of them is first
@@ -291,7 +299,9 @@ func rank(pool *endpoint.Pool, req *Request, o order) (r ranking) {
 		if req.Subset != nil && !req.allows(e) {
 			continue
 		}
-		c := candidate{endpoint: e, inFlight: e.Load.InFlight(), score: mix(o.key, e.Seed)}
+		c := candidate{endpoint: e, own: e.Load.InFlight(), score: mix(o.key, e.Seed)}
+		elsewhere, _ := e.Load.Elsewhere()
+		c.inFlight = c.own + elsewhere
 		if c.inFlight >= o.threshold {
 			c.excess = c.inFlight
 		}

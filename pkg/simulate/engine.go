@@ -10,6 +10,7 @@ type Engine struct {
 
 	hw      *Hardware
 	slow    float64 // factor on step times, 1 unless an event slowed it
+	crowded float64 // factor on the present step's time, for other engines on the same processors
 	cache   *cache
 	waiting []*Flight // first come first; those that were preempted come before all others
 	running []*Flight // in the order they were admitted
@@ -37,7 +38,7 @@ type EngineTotals struct {
 }
 
 func newEngine(index int, hw *Hardware) *Engine {
-	return &Engine{Index: index, hw: hw, slow: 1, cache: newCache(hw.Memory)}
+	return &Engine{Index: index, hw: hw, slow: 1, crowded: 1, cache: newCache(hw.Memory)}
 }
 
 // Cached is how many tokens of the prompt the engine would find in its cache now.
@@ -74,7 +75,7 @@ func (e *Engine) start(now time.Duration) (took time.Duration, ok bool) {
 	if len(e.stepped) == 0 {
 		return 0, false
 	}
-	took = time.Duration(float64(e.hw.step(w)) * e.slow)
+	took = time.Duration(float64(e.hw.step(w)) * e.slow * e.crowded)
 	e.busy, e.ends = true, now+took
 	return took, true
 }

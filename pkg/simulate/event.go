@@ -2,16 +2,17 @@ package simulate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Event is a change to the engines.
+// Event is a change to the engines, or to those who pick them.
 type Event struct {
 	At   time.Duration
 	Kind EventKind
-	// Engine is its index, for all kinds but Add.
+	// Engine is its index, for all kinds but Add and Restart.
 	Engine int
 	// Factor multiplies an engine's step times, for Slow.
 	Factor float64
@@ -31,9 +32,11 @@ const (
 	Kill
 	// Slow: an engine's steps take Factor times as long from now on.
 	Slow
+	// Restart: every picker forgets all that it knew.
+	Restart
 )
 
-var eventNames = [...]string{"add", "remove", "kill", "slow"}
+var eventNames = [...]string{"add", "remove", "kill", "slow", "restart"}
 
 func (k EventKind) String() string { return eventNames[k] }
 
@@ -41,22 +44,22 @@ func (k EventKind) String() string { return eventNames[k] }
 // and a watch take.
 const KillNoticed = 2 * time.Second
 
-// ParseEvent reads TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR.
+// ParseEvent reads TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR or TIME:restart.
 func ParseEvent(s string) (Event, error) {
-	bad := fmt.Errorf("event %q: want TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, as 10m:kill:3", s)
+	bad := fmt.Errorf("event %q: want TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR or TIME:restart, as 10m:kill:3", s)
 	parts := strings.Split(s, ":")
 	at, err := time.ParseDuration(parts[0])
 	if err != nil || at < 0 || len(parts) < 2 {
 		return Event{}, bad
 	}
 	e := Event{At: at, Factor: 1}
-	want := map[string]int{"add": 2, "remove": 3, "kill": 3, "slow": 4}[parts[1]]
+	want := map[string]int{"add": 2, "remove": 3, "kill": 3, "slow": 4, "restart": 2}[parts[1]]
 	if want != len(parts) {
 		return Event{}, bad
 	}
 	for k, name := range eventNames {
 		if name == parts[1] {
-			e.Kind = EventKind(k) //nolint:gosec // there are four
+			e.Kind = EventKind(k) //nolint:gosec // there are few
 		}
 	}
 	if want > 2 {
@@ -74,8 +77,8 @@ func ParseEvent(s string) (Event, error) {
 
 func (e Event) String() string {
 	switch e.Kind {
-	case Add:
-		return fmt.Sprintf("%v:add", e.At)
+	case Add, Restart:
+		return fmt.Sprintf("%v:%v", e.At, e.Kind)
 	case Slow:
 		return fmt.Sprintf("%v:slow:%d:%g", e.At, e.Engine, e.Factor)
 	default:
@@ -85,9 +88,18 @@ func (e Event) String() string {
 
 // change makes an event happen. One that names an engine that is not there, or the last one, does nothing.
 func (s *simulation) change(e Event) {
-	if e.Kind == Add {
+	switch e.Kind {
+	case Add:
 		s.addEngine()
 		s.publish()
+		return
+	case Restart:
+		for i, r := range s.routers {
+			if r, ok := r.(restarter); ok {
+				r.Restart()
+			}
+			s.routers[i].Publish(slices.Clone(s.members))
+		}
 		return
 	}
 	if e.Engine >= len(s.engines) || s.left[e.Engine] {
@@ -117,6 +129,9 @@ func (s *simulation) change(e Event) {
 	}
 }
 
+// restarter is a Router that can lose what it knows.
+type restarter interface{ Restart() }
+
 // event is something that will happen in a simulation.
 type event struct {
 	at      time.Duration
@@ -137,6 +152,7 @@ const (
 	onStep
 	onEvent
 	onPublish
+	onShare
 )
 
 // queue is a heap of events by time.

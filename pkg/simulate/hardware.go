@@ -20,6 +20,9 @@ type Hardware struct {
 	PerAttention float64
 	// Frontend is what a request takes before it reaches the scheduler: HTTP, template, tokenizer.
 	Frontend time.Duration
+	// Contention, unless nil, is of engines that share processors: how many times as long a step takes with one
+	// engine at work, with two, and so on; the last value holds for more.
+	Contention []float64
 	Memory
 }
 
@@ -55,17 +58,18 @@ var Llama70B = Hardware{
 	Memory:       Memory{KVTokens: 1_350_000, BlockTokens: 16, StepTokens: 8192, Sequences: 1024},
 }
 
-// CPU is the vLLM 0.32 that Homing's tests run on one thread of an x86 CPU, with a Llama of 6 layers and
-// random weights and KV for 17,056 tokens (VLLM_CPU_KVCACHE_SPACE of 100 MB). The step time is a first fit
-// to two measurements, a prompt of 3,012 tokens in 1.48 s cold and in 0.06 s warm.
+// CPU is the vLLM 0.32 that Homing's tests run, three engines of one thread each on two processors, with a
+// Llama of 6 layers and random weights and KV for 17,056 tokens. The costs were measured there, by
+// `make eval-vllm`; on another machine they are others.
 var CPU = Hardware{
-	Name:     "vLLM on one CPU thread, a small Llama",
-	Overhead: 8,
-	Weights:  8, PerToken: 0.42,
-	PerContext: 1e-3, PerSequence: 0.5,
-	PerAttention: 4e-5,
-	Frontend:     15 * time.Millisecond,
-	Memory:       Memory{KVTokens: 17_056, BlockTokens: 32, StepTokens: 1024, Sequences: 128},
+	Name:       "vLLM on one CPU thread, a small Llama",
+	Overhead:   2.7,
+	PerToken:   0.107,
+	PerContext: 6.4e-4, PerSequence: 0.27,
+	PerAttention: 6.3e-5,
+	Frontend:     5 * time.Millisecond,
+	Contention:   []float64{1, 1.06, 1.56},
+	Memory:       Memory{KVTokens: 17_056, BlockTokens: 32, StepTokens: 1024, Sequences: 16},
 }
 
 // Hardwares are those that the program knows, by a short name.

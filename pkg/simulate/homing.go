@@ -13,7 +13,7 @@ import (
 func homingStrategies() []Strategy {
 	of := func(s endpoint.Strategy, about string) Strategy {
 		return Strategy{
-			Name: s.String(), About: about,
+			Name: s.String(), About: about, Exchanges: true,
 			UsesLength: s == endpoint.PrefixAware, UsesThreshold: s == endpoint.PrefixAware,
 			New: func(env Env) Router {
 				env.Policy.Strategy = s
@@ -37,7 +37,7 @@ func Adaptive(name string, t picker.Tuning, startsSeen bool) Strategy {
 	if startsSeen {
 		about = "the same where the gateway lets the picker see first tokens, not only the answers' ends"
 	}
-	return Strategy{Name: name, About: about, New: func(env Env) Router {
+	return Strategy{Name: name, About: about, Exchanges: true, New: func(env Env) Router {
 		env.Policy.Strategy = endpoint.AdaptivePrefix
 		t := t
 		t.Others = env.Others
@@ -50,6 +50,7 @@ func Adaptive(name string, t picker.Tuning, startsSeen bool) Strategy {
 // homing is a replica of Homing: the real store and the real picker.
 type homing struct {
 	env    Env
+	tuning picker.Tuning
 	store  *endpoint.Store
 	picker *picker.Picker
 	pool   *endpoint.Pool
@@ -59,14 +60,34 @@ type homing struct {
 	// Of AdaptivePrefix.
 	startsSeen bool
 	rungs      []prefix.Rung
+	// Of sharing.
+	report picker.Report
+	peers  map[Router]*picker.Peer
 }
 
 var simulatedPool = endpoint.PoolName{Namespace: "simulate", Name: "pool"}
 
 func newHoming(env Env, t picker.Tuning) *homing {
-	return &homing{
-		env: env, store: endpoint.NewStore(), picker: picker.NewTuned(env.Rand.Uint64, t),
-		index: map[*endpoint.Load]int{}, endpoints: map[int]*endpoint.Endpoint{},
+	h := &homing{env: env, tuning: t, index: map[*endpoint.Load]int{}, endpoints: map[int]*endpoint.Endpoint{}}
+	h.Restart()
+	return h
+}
+
+// Restart makes it a new process, which knows nothing. What the old one had in flight ends unnoticed.
+func (h *homing) Restart() {
+	h.store, h.picker = endpoint.NewStore(), picker.NewTuned(h.env.Rand.Uint64, h.tuning)
+	h.report, h.peers = picker.Report{}, map[Router]*picker.Peer{}
+}
+
+// Tell gives the other replicas a report.
+func (h *homing) Tell(now time.Duration, others []Router) {
+	h.picker.Report(h.pool, &h.report)
+	for _, o := range others {
+		o := o.(*homing)
+		if o.peers[h] == nil {
+			o.peers[h] = &picker.Peer{}
+		}
+		o.picker.Hear(o.pool, o.peers[h], &h.report, endpoint.MomentOf(now))
 	}
 }
 

@@ -50,6 +50,8 @@ type Strategy struct {
 	UsesLength, UsesThreshold bool
 	// Oracle says that it sees what no picker can.
 	Oracle bool
+	// Exchanges says that its replicas tell each other what they know as Homing's do, in time.
+	Exchanges bool
 	// New makes one replica.
 	New func(Env) Router
 }

@@ -20,7 +20,8 @@ type Config struct {
 	Hardware Hardware
 	// Engines is how many there are at the start, Replicas how many pickers; both 1 or more.
 	Engines, Replicas int
-	// Shared says that replicas know all that the others know, in no time.
+	// Shared says that replicas tell each other what they know: Homing's every [ShareInterval], as pickers do;
+	// those of other strategies in no time.
 	Shared bool
 	Events []Event
 	Seed   uint64
@@ -78,8 +79,9 @@ func newSimulation(c *Config) *simulation {
 	if c.Shared {
 		others = 0
 	}
+	exchange := c.Shared && c.Strategy.Exchanges
 	for i := range c.Replicas {
-		if i > 0 && (c.Shared || c.Strategy.Oracle) {
+		if i > 0 && (c.Shared && !exchange || c.Strategy.Oracle) {
 			s.routers = append(s.routers, s.routers[0])
 			continue
 		}
@@ -92,6 +94,9 @@ func newSimulation(c *Config) *simulation {
 		}))
 	}
 	s.publish()
+	if exchange && c.Replicas > 1 {
+		s.events.push(event{at: ShareInterval, kind: onShare})
+	}
 	s.records = make([]Record, 0, c.Workload.Requests())
 	s.begin()
 	for _, e := range c.Events {
@@ -145,6 +150,29 @@ func (s *simulation) handle(e event) {
 		s.change(e.change)
 	case onPublish:
 		s.publish()
+	case onShare:
+		s.share()
+	}
+}
+
+// ShareInterval is how often replicas tell each other what they know.
+const ShareInterval = 50 * time.Millisecond
+
+// exchanger is a Router that hears what other replicas know.
+type exchanger interface {
+	// Tell gives the others what is new since the last time.
+	Tell(now time.Duration, others []Router)
+}
+
+// share has every replica tell the others, now and for as long as anything else is to come.
+func (s *simulation) share() {
+	for i, r := range s.routers {
+		if e, ok := r.(exchanger); ok {
+			e.Tell(s.now, slices.Concat(s.routers[:i], s.routers[i+1:]))
+		}
+	}
+	if s.events.Len() > 0 {
+		s.events.push(event{at: s.now + ShareInterval, kind: onShare})
 	}
 }
 
@@ -208,9 +236,25 @@ func (s *simulation) step(g *Engine) {
 	if g.busy || g.dead {
 		return
 	}
+	g.crowded = s.contention()
 	if took, ok := g.start(s.now); ok {
 		s.events.push(event{at: s.now + took, kind: onStep, engine: g.Index, epoch: g.epoch})
 	}
+}
+
+// contention is how many times as long a step takes if one more engine sets to work.
+func (s *simulation) contention() float64 {
+	factors := s.Hardware.Contention
+	if len(factors) == 0 {
+		return 1
+	}
+	busy := 0
+	for _, g := range s.engines {
+		if g.busy {
+			busy++
+		}
+	}
+	return factors[min(busy, len(factors)-1)]
 }
 
 func (s *simulation) firstToken(f *Flight) {

@@ -191,13 +191,16 @@ func TestStickyGroupsMissOnce(t *testing.T) {
 	}
 }
 
-func TestSharedReplicasAreOne(t *testing.T) {
-	burst := &Workload{}
+func TestSharingReplicasAreLikeOne(t *testing.T) {
+	slow := &Workload{} // all are under way at the end, and each comes after the word of the one before
 	for i := range uint64(40) {
-		burst.Sessions = append(burst.Sessions, Session{Turns: []Turn{{Request: request(50, Span{ID: i + 1, Tokens: 500})}}})
+		slow.Sessions = append(slow.Sessions, Session{
+			Start: time.Duration(i) * 2 * ShareInterval,
+			Turns: []Turn{{Request: request(1000, Span{ID: i + 1, Tokens: 100})}},
+		})
 	}
 	served := func(shared bool) map[int]int {
-		c := config(t, "LeastOutstandingRequests", burst)
+		c := config(t, "LeastOutstandingRequests", slow)
 		c.Replicas, c.Shared = 3, shared
 		at := map[int]int{}
 		for _, rec := range mustRun(t, c).Records {
@@ -210,7 +213,7 @@ func TestSharedReplicasAreOne(t *testing.T) {
 		t.Errorf("requests by engine under replicas that share (-want +got):\n%s", d)
 	}
 	if cmp.Equal(even, served(false)) {
-		t.Error("replicas that share nothing spread a burst evenly, as if they knew of each other")
+		t.Error("replicas that share nothing spread requests evenly, as if they knew of each other")
 	}
 }
 
