@@ -180,7 +180,7 @@ func (a *adaptive) narrow() {
 			a.rank(a.Rungs[i].Key, a.options[:a.kept], keep)
 			a.kept = keep
 		}
-		if a.seen[i].traffic >= a.tuning.Settled*float64(a.kept) {
+		if a.seen[i].traffic >= a.tuning.Settled {
 			for j := range a.options[:a.kept] {
 				a.options[j].cached = max(a.options[j].cached, int64(a.Rungs[i].Bytes))
 			}
@@ -263,7 +263,7 @@ func (a *adaptive) least(options []option, of func(*option) float64) int {
 
 func (a *adaptive) latelyOf(o *option) float64 {
 	sum, at := o.endpoint.Load.Lately.Load()
-	return decay(sum, a.Now.Since(at), a.tuning.HalfLife) / o.endpoint.Weight
+	return decay(sum, a.Now.Since(at), a.tuning.Recent) / o.endpoint.Weight
 }
 
 // uncached is how many bytes of the prompt the option would have to compute.
@@ -335,7 +335,7 @@ func (k *Picker) sent(load *endpoint.Load, uncached float64, now endpoint.Moment
 		return max(backlog-drain*elapsed, 0) + uncached
 	})
 	load.Lately.Update(now, func(lately, elapsed float64) float64 {
-		return decay(lately, elapsed, k.tuning.HalfLife) + uncached
+		return decay(lately, elapsed, k.tuning.Recent) + uncached
 	})
 }
 

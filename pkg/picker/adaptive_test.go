@@ -103,6 +103,22 @@ func TestTenConversationsKeepTheirHomesAndFallEvenly(t *testing.T) {
 	}
 }
 
+func TestAnEndpointIsNotLeftIdleForWhatItHadToDo(t *testing.T) {
+	k, pool := New(rand.Uint64), adaptivePool(3)
+	for i := range 20 { // a while ago, one endpoint had all the work
+		req := chat(time.Duration(i)*100*time.Millisecond, message(5000, "before", i))
+		req.Subset = []netip.AddrPort{pool.Endpoints[1].Addr}
+		served(t, k, pool, req)
+	}
+	homes := map[int]string{}
+	for c := range 10 {
+		homes[c] = served(t, k, pool, chat(22*time.Second, message(5000, "now", c)))
+	}
+	if got := counts(homes); len(got) < 3 || got[2] < 2 {
+		t.Errorf("ten conversations at once are %v at three endpoints, want some at each", got)
+	}
+}
+
 func TestASharedPromptHerdsNobody(t *testing.T) {
 	k, pool := New(rand.Uint64), adaptivePool(5)
 	homes := map[int]string{}

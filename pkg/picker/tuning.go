@@ -6,12 +6,13 @@ type Tuning struct {
 	// Replication is how many endpoints a rung gets for each endpoint's worth of traffic it has; more than 1
 	// leaves room for uneven load.
 	Replication float64
-	// Settled is how many requests lately, for each endpoint it keeps, it takes until a rung is taken to be on
-	// all of them.
+	// Settled is how many requests lately it takes until a rung is taken to be on all endpoints that it keeps.
 	Settled float64
-	// HalfLife is how many seconds it takes until a request counts half, in a rung's share of the traffic and in
-	// what went to an endpoint lately.
+	// HalfLife is how many seconds it takes until a request counts half in a rung's share of the traffic.
 	HalfLife float64
+	// Recent is the same for what went to an endpoint lately. It is short: what is over says little of what
+	// comes, and an endpoint that got much is not to be left idle for it.
+	Recent float64
 	// Doubt is how many requests, for each endpoint, are taken to have come before the first, none of them with
 	// a rung of a later one: the first conversation is not all of the traffic that there will be.
 	Doubt float64
@@ -47,8 +48,9 @@ type Tuning struct {
 func DefaultTuning() Tuning {
 	return Tuning{
 		Replication: 2,
-		Settled:     10,
+		Settled:     30,
 		HalfLife:    60,
+		Recent:      5,
 		Doubt:       2,
 		Leave:       2.25,
 		Base:        2.5,

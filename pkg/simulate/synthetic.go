@@ -185,6 +185,20 @@ func tenChats(o WorkloadOptions) (*Workload, error) {
 	return w, nil
 }
 
+// fewAgents is agents scaled down as tenChats is: tools answer at once, and four loops go on at a time.
+func fewAgents(o WorkloadOptions) (*Workload, error) {
+	m, w := newMaker(o), &Workload{Clients: 4}
+	kinds := [][]Span{{m.text(800)}, {m.text(800)}, {m.text(800)}}
+	for i := range uint64(12) {
+		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
+			turns: 5 + m.rand.IntN(6), opening: kinds[i%3], first: 200, group: i,
+			question: func() int { return m.length(250, .7, 1500) }, answer: func() int { return m.length(24, .4, 80) },
+			longest: 8_000,
+		})})
+	}
+	return w, nil
+}
+
 // zipf draws 0..n-1, i in proportion to 1/(i+1)^s.
 type zipf struct{ sums []float64 }
 
