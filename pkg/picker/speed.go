@@ -9,6 +9,7 @@ import (
 // lost; none is needed. The zero speed knows nothing yet.
 type speed struct {
 	rate atomic.Uint64 // the bits of a float64, bytes a second
+	n    atomic.Uint64 // samples
 	seen atomic.Uint64 // likewise, the share of answers whose first token was seen, 0..1
 }
 
@@ -19,6 +20,9 @@ const (
 	rateUp, rateDown = 1.05, 0.995
 	// rateBytes is the prompt whose sample counts in full: the time of short ones is not spent computing.
 	rateBytes = 32 << 10
+	// rateFirst is how many samples are taken for the fastest so far if they are: the steps above are small, and
+	// the first sample may be a short prompt with a long answer.
+	rateFirst = 16
 	// seenStep is the weight of one more answer.
 	seenStep = 0.05
 )
@@ -38,8 +42,8 @@ func (s *speed) learn(ahead float64, own int64, took float64, firstToken bool) {
 	sample, rate := ahead/took, load(&s.rate)
 	weight := min(float64(own)/rateBytes, 1)
 	switch {
-	case rate == 0:
-		rate = sample
+	case s.n.Add(1) <= rateFirst:
+		rate = max(rate, sample)
 	case sample > rate:
 		rate *= math.Pow(rateUp, weight)
 	default:

@@ -19,6 +19,17 @@ func TestSpeedFollowsTheFastestAnswers(t *testing.T) {
 	}
 }
 
+func TestAFewAnswersAreEnoughToKnowTheSpeed(t *testing.T) {
+	var s speed
+	s.learn(200, 200, 1, false) // a short prompt with a long answer
+	for range 15 {
+		s.learn(2000, 2000, .1, false)
+	}
+	if got := s.drain(); got < 15_000 {
+		t.Errorf("learned %.0f bytes a second from 16 answers, all but the first of 20000", got)
+	}
+}
+
 func TestSpeedIsNotUsedWhereFirstTokensAreSeen(t *testing.T) {
 	var s speed
 	if s.drain() != 0 {

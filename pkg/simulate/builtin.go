@@ -36,8 +36,8 @@ func Builtins() []Builtin {
 		{"ten-chats", "ten conversations under one short system prompt, four clients; meant for --hardware cpu-small-llama --engines 3", tenChats},
 		{"twelve-prefixes", "48 requests for 12 prefixes of 2,600 tokens, two clients; meant for the same", groupsOf(12, 2600, 48, 2, 0)},
 		{"skewed-prefixes", "96 requests for 16 prefixes of 1,500 tokens by Zipf's law, four clients; meant for the same", groupsOf(16, 1500, 96, 4, 1)},
-		{"kv-pressure", "90 requests for 30 prefixes of 2,600 tokens, more than the caches hold, three clients; meant for the same", groupsOf(30, 2600, 90, 3, 0.5)},
-		{"few-agents", "12 agent loops of three kinds, each of 5 to 10 steps, four at a time; meant for the same", fewAgents},
+		{"kv-pressure", "72 requests for 30 prefixes of 2,600 tokens, more than the caches hold, three clients; meant for the same", groupsOf(30, 2600, 72, 3, 0.7)},
+		{"few-agents", "nine agent loops of three kinds, each of 5 to 10 steps, four at a time; meant for the same", fewAgents},
 	}
 }
 

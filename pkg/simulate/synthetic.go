@@ -189,7 +189,7 @@ func tenChats(o WorkloadOptions) (*Workload, error) {
 func fewAgents(o WorkloadOptions) (*Workload, error) {
 	m, w := newMaker(o), &Workload{Clients: 4}
 	kinds := [][]Span{{m.text(800)}, {m.text(800)}, {m.text(800)}}
-	for i := range uint64(12) {
+	for i := range uint64(9) {
 		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
 			turns: 5 + m.rand.IntN(6), opening: kinds[i%3], first: 200, group: i,
 			question: func() int { return m.length(250, .7, 1500) }, answer: func() int { return m.length(24, .4, 80) },
