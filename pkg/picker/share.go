@@ -72,7 +72,8 @@ func (o *outbox) swap(r *Report) {
 	r.rungs, o.rungs = o.rungs, r.rungs[:0]
 }
 
-// Report fills in what the other replicas should hear. Picks are kept for it from the first call on.
+// Report fills in what the other replicas should hear. With AdaptivePrefix, picks are kept for it from the first
+// call on; there is one reader of them, who calls it with one receiver.
 func (k *Picker) Report(pool *endpoint.Pool, r *Report) {
 	r.Counts = r.Counts[:0]
 	for _, e := range pool.Endpoints {
@@ -80,7 +81,9 @@ func (k *Picker) Report(pool *endpoint.Pool, r *Report) {
 			r.Counts = append(r.Counts, c)
 		}
 	}
-	k.outbox.swap(r)
+	if pool.Policy.Strategy == endpoint.AdaptivePrefix || r.rungs != nil { // others have no picks to tell
+		k.outbox.swap(r)
+	}
 }
 
 // Unheard says how many other replicas pick for the pool without a word to this one.
@@ -92,7 +95,8 @@ type Peer struct {
 	counts map[*endpoint.Load]Count
 }
 
-// Hear takes in a report of another replica.
+// Hear takes in a report of another replica. What it says of endpoints that the pool does not have is skipped; its
+// counts are taken in with the first report after they have come.
 func (k *Picker) Hear(pool *endpoint.Pool, from *Peer, r *Report, now endpoint.Moment) {
 	loads := make(map[Tag]*endpoint.Load, len(pool.Endpoints))
 	for _, e := range pool.Endpoints {
@@ -105,6 +109,9 @@ func (k *Picker) Hear(pool *endpoint.Pool, from *Peer, r *Report, now endpoint.M
 		}
 	}
 	from.replace(counts)
+	if len(r.Picks) == 0 {
+		return // without AdaptivePrefix there is no memory
+	}
 	memory := k.remembers()
 	for i := range r.Picks {
 		t := &r.Picks[i]
