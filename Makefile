@@ -62,11 +62,12 @@ fmt: ## Format the code
 	$(TOOL) golangci-lint fmt ./...
 
 .PHONY: generate
-generate: ## Make the CRD, the deep-copy functions and the schemas of files from the Go types
+generate: ## Make the CRD, the deep-copy functions and the schemas of files from the Go types, and Go from .proto files
 	$(TOOL) controller-gen object crd paths=./api/... output:crd:dir=config/crd
 	$(TOOL) controller-gen crd paths=./pkg/standalone/schema \
 	  paths=sigs.k8s.io/gateway-api-inference-extension/api/v1 output:crd:dir=pkg/standalone/schema
 	cp config/crd/homing.dev_*.yaml charts/homing/crds/
+	$(TOOL) buf generate --template hack/tools/proto/buf.gen.yaml pkg --output pkg
 
 .PHONY: verify
 verify: ## Check that generated files, go.mod files and formatting are as they should be

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tool.sh NAME [ARGUMENT...]: runs a tool that hack/tools/go.mod pins, built at its first use.
+# tool.sh NAME [ARGUMENT...]: runs a tool that hack/tools/go.mod or hack/tools/proto/go.mod pins, built at its first use.
 # Without arguments to the tool: "tool.sh --path NAME" prints where it is.
 . "$(dirname "$0")/lib.sh"
 
@@ -7,13 +7,16 @@ print=
 [ "${1:-}" = --path ] && { print=1; shift; }
 name=${1:?the name of a tool}
 shift
-package=$(sed -n "s|^[[:space:]]*\([a-z].*/$name\)\$|\1|p" "$ROOT/hack/tools/go.mod" | head -1)
-[ -n "$package" ] || die "hack/tools/go.mod has no tool $name"
+for module in "$ROOT/hack/tools" "$ROOT/hack/tools/proto"; do
+  package=$(sed -n "s|^[[:space:]]*\([a-z].*/$name\)\$|\1|p" "$module/go.mod" | head -1)
+  [ -z "$package" ] || break
+done
+[ -n "$package" ] || die "no go.mod of hack/tools has a tool $name"
 # The module of a tool is the longest required path that its package begins with.
-version=$(awk -v p="$package" '$2 ~ /^v/ && index(p "/", $1 "/") == 1 && length($1) > n { n = length($1); v = $2 } END { print v }' "$ROOT/hack/tools/go.mod")
+version=$(awk -v p="$package" '$2 ~ /^v/ && index(p "/", $1 "/") == 1 && length($1) > n { n = length($1); v = $2 } END { print v }' "$module/go.mod")
 
 build() {
-  timed "$name $version: building" go build -C "$ROOT/hack/tools" -o "$1.new" "$package"
+  timed "$name $version: building" go build -C "$module" -o "$1.new" "$package"
   mv "$1.new" "$1"
 }
 

@@ -7,7 +7,7 @@ status=0
 fail() { say "verify: $*"; status=1; }
 
 say "verify: generated files"
-generated=(api config/crd charts/homing/crds pkg/standalone/schema)
+generated=(api config/crd charts/homing/crds pkg/standalone/schema pkg/peer/peerpb)
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
 tar -cf - "${generated[@]}" | tar -xf - -C "$before"
@@ -17,7 +17,7 @@ for dir in "${generated[@]}"; do
 done
 
 say "verify: go.mod and go.sum"
-for module in . hack/tools hack/tools/sim test/clients/sagemaker; do
+for module in . hack/tools hack/tools/proto hack/tools/sim test/clients/sagemaker; do
   go mod tidy -C "$module" -diff || fail "$module/go.mod is not tidy"
 done
 
