@@ -16,6 +16,7 @@ import (
 
 	"github.com/homing-dev/homing/pkg/controller"
 	"github.com/homing-dev/homing/pkg/endpoint"
+	"github.com/homing-dev/homing/pkg/peer"
 )
 
 // namespaceFile is where Kubernetes tells a pod its namespace.
@@ -23,14 +24,15 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // clusterFlags are those of `homing serve` that say which pools of which API server to serve.
 type clusterFlags struct {
-	kubeconfig, namespace, service string
-	elect                          bool
+	kubeconfig, namespace, service, pod string
+	elect                               bool
 }
 
 func (f *clusterFlags) register(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the `file` that says how to reach the API server (default: $KUBECONFIG, or the pod's own access)")
 	set.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the `namespace` whose InferencePools are served (default: $POD_NAMESPACE, or the pod's own)")
 	set.StringVar(&f.service, "service-name", "homing", "the `name` of this install's Service: pools whose endpointPickerRef names it are served")
+	set.StringVar(&f.pod, "pod-name", os.Getenv("POD_NAME"), "the `name` of this replica's pod, which is left out when the Service tells where the others are (default: $POD_NAME)")
 	set.BoolVar(&f.elect, "leader-elect", true, "agree by a Lease which replica writes the policies' status; false for a single replica. Every replica serves")
 }
 
@@ -52,7 +54,7 @@ func (f *clusterFlags) check() error {
 }
 
 // newController is the source of pools that follows an API server.
-func newController(f *flags, store *endpoint.Store, registry prometheus.Registerer, log logr.Logger) (*controller.Controller, error) {
+func newController(f *flags, store *endpoint.Store, registry prometheus.Registerer, peers *peer.Peers, log logr.Logger) (*controller.Controller, error) {
 	config, err := restConfig(f.cluster.kubeconfig)
 	if err != nil {
 		return nil, err
@@ -60,6 +62,7 @@ func newController(f *flags, store *endpoint.Store, registry prometheus.Register
 	options := controller.Options{
 		Config: config, Namespace: f.cluster.namespace, Service: f.cluster.service,
 		Store: store, Defaults: f.defaults, Reserved: f.reserved(), Registerer: registry, Log: log,
+		Pod: f.cluster.pod, Replicas: followReplicas(f, peers),
 	}
 	if f.cluster.elect {
 		host, err := os.Hostname()

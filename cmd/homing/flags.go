@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -29,6 +32,8 @@ type flags struct {
 
 	maxInspectBytes int
 	replicas        int
+	peerPort        int
+	peers           []string
 	defaults        endpoint.Policy
 }
 
@@ -44,7 +49,9 @@ func (f *flags) register(set *pflag.FlagSet) {
 	set.DurationVar(&f.drain.Delay, "drain-delay", 5*time.Second, "how long to go on after SIGTERM with health saying NOT_SERVING, for gateways to take note")
 	set.DurationVar(&f.drain.Timeout, "drain-timeout", 10*time.Minute, "how long to wait then for responses that pass through, also those of a pool that was removed, before they are cut")
 	set.IntVar(&f.maxInspectBytes, "max-inspect-bytes", prompt.DefaultMaxInspectBytes, "how many `bytes` of a JSON body to read at most for members that follow the text, 1024..67108864")
-	set.IntVar(&f.replicas, "replicas", 1, "how many `replicas` of homing pick for the same pools, this one among them, 1..100: AdaptivePrefix allows for what it does not hear of")
+	set.IntVar(&f.replicas, "replicas", 1, "how many `replicas` of homing pick for the same pools, this one among them, 1..100: AdaptivePrefix allows for what it does not hear of. Where the others are found, those count instead")
+	set.IntVar(&f.peerPort, "peer-port", 9004, "the `port` where replicas tell each other their load and placements, the same for all of them; 0 tells nothing")
+	set.StringArrayVar(&f.peers, "peer", nil, "the `host:port` where another replica's --peer-port is reached, with --standalone; once for each of them. In a cluster they are found by the Service")
 	f.defaults = endpoint.DefaultPolicy()
 	set.IntVar(&f.defaults.PrefixLength, "default-prefix-length", f.defaults.PrefixLength, "how many `characters` of a prompt make its key in pools that do not say, 1024..65536")
 	set.IntVar(&f.defaults.ConcurrencyThreshold, "default-concurrency-threshold", f.defaults.ConcurrencyThreshold, "how many `requests` may be in flight at an endpoint before it is passed over, in pools that do not say, 1..1024")
@@ -79,14 +86,15 @@ func (f *flags) check() error {
 		{"--default-prefix-length", f.defaults.PrefixLength, endpoint.MinPrefixLength, endpoint.MaxPrefixLength},
 		{"--default-concurrency-threshold", f.defaults.ConcurrencyThreshold, endpoint.MinConcurrencyThreshold, endpoint.MaxConcurrencyThreshold},
 		{"--replicas", f.replicas, 1, 100},
+		{"--peer-port", f.peerPort, 0, 65535},
 		{"--verbosity", f.verbosity, 0, 10},
 	} {
 		if r.value < r.min || r.value > r.max {
 			return fmt.Errorf("%s %d: want %d..%d", r.flag, r.value, r.min, r.max)
 		}
 	}
-	if f.healthPort == f.metricsPort && f.healthPort != 0 {
-		return fmt.Errorf("--grpc-health-port and --metrics-port are both %d: give them different ports", f.healthPort)
+	if err := f.checkPorts(); err != nil {
+		return err
 	}
 	for flag, d := range map[string]time.Duration{"--drain-delay": f.drain.Delay, "--drain-timeout": f.drain.Timeout} {
 		if d < 0 {
@@ -94,6 +102,42 @@ func (f *flags) check() error {
 		}
 	}
 	return nil
+}
+
+// checkPorts says which of Homing's own ports are the same, and what is wrong with other replicas' addresses.
+func (f *flags) checkPorts() error {
+	owner := map[int]string{}
+	for _, own := range []struct {
+		flag string
+		port int
+	}{{"--grpc-health-port", f.healthPort}, {"--metrics-port", f.metricsPort}, {"--peer-port", f.sharePort()}} {
+		if first := owner[own.port]; first != "" && own.port != 0 {
+			return fmt.Errorf("%s and %s are both %d: give them different ports", first, own.flag, own.port)
+		}
+		owner[own.port] = own.flag
+	}
+	if len(f.peers) > 0 && f.standalone == "" {
+		return errors.New("--peer is for --standalone: in a cluster other replicas are found by the Service")
+	}
+	if len(f.peers) > 0 && f.peerPort == 0 {
+		return errors.New("--peer has no effect with --peer-port 0: drop one of them")
+	}
+	for _, p := range f.peers {
+		host, port, err := net.SplitHostPort(p)
+		if n, wrong := strconv.ParseUint(port, 10, 16); err != nil || host == "" || wrong != nil || n == 0 {
+			return fmt.Errorf("--peer %q: want host:port, as 10.0.0.2:9004 or [::1]:9004", p)
+		}
+	}
+	return nil
+}
+
+// sharePort is the port where other replicas listen to this one, 0 if there are none to be expected: with files, only
+// those that are named.
+func (f *flags) sharePort() int {
+	if f.standalone != "" && len(f.peers) == 0 {
+		return 0
+	}
+	return f.peerPort
 }
 
 // checkSource says what is wrong with where the pools come from.
@@ -120,5 +164,6 @@ func (f *flags) reserved() map[uint16]string {
 	return map[uint16]string{
 		uint16(f.healthPort):  "health (--grpc-health-port)", //nolint:gosec // 0..65535
 		uint16(f.metricsPort): "metrics (--metrics-port)",    //nolint:gosec // 0..65535
+		uint16(f.sharePort()): "peers (--peer-port)",         //nolint:gosec // 0..65535
 	}
 }

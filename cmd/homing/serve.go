@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 	"github.com/homing-dev/homing/pkg/extproc"
+	"github.com/homing-dev/homing/pkg/peer"
 	"github.com/homing-dev/homing/pkg/picker"
 	"github.com/homing-dev/homing/pkg/server"
 	"github.com/homing-dev/homing/pkg/standalone"
@@ -78,7 +80,8 @@ type waiter interface{ Waiting() error }
 func serve(ctx context.Context, f *flags, log logr.Logger) error {
 	registry := newRegistry()
 	store := endpoint.NewStore()
-	pools, err := newSource(f, store, registry, log)
+	peers := newPeers(f, store, registry, log)
+	pools, err := newSource(f, store, registry, peers, log)
 	if err != nil {
 		return err
 	}
@@ -87,10 +90,11 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 		waiting = w.Waiting
 	}
 	srv, err := server.New(server.Options{
-		Store: store, Register: services(store, registry, f, log),
+		Store: store, Register: services(store, registry, peers, f, log),
 		BindAddress: f.address, HealthPort: f.healthPort, MetricsPort: f.metricsPort,
 		TLS:        server.TLSOptions{Plaintext: !f.secure, CertPath: f.certPath},
 		Drain:      f.drain,
+		Peers:      peerOptions(f, peers),
 		Registerer: registry,
 		// controller-runtime's metrics, and Go's, are in a registry of its own.
 		Gatherer:  prometheus.Gatherers{registry, runtimemetrics.Registry},
@@ -99,16 +103,17 @@ func serve(ctx context.Context, f *flags, log logr.Logger) error {
 		Log:       log,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; free the port, or choose others with --grpc-health-port and --metrics-port", err)
+		return fmt.Errorf("%w; free the port, or choose others with --grpc-health-port, --metrics-port and --peer-port", err)
 	}
 	if err != nil {
 		return err
 	}
-	return runBoth(ctx, srv, pools)
+	return runAll(ctx, srv, pools, peers)
 }
 
-// runBoth runs the source for as long as the server, so that a draining server still hears of pools.
-func runBoth(ctx context.Context, srv *server.Server, pools source) error {
+// runAll runs the source, and the peers if there are any, for as long as the server: a draining server still hears
+// of pools, and tells what it has under way.
+func runAll(ctx context.Context, srv *server.Server, pools source, peers *peer.Peers) error {
 	serving, stopServing := context.WithCancel(ctx)
 	following, stopFollowing := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
@@ -116,15 +121,20 @@ func runBoth(ctx context.Context, srv *server.Server, pools source) error {
 		ended <- pools.Start(following)
 		stopServing()
 	}()
+	var sharing sync.WaitGroup
+	if peers != nil {
+		sharing.Go(func() { peers.Start(following) })
+	}
 	err := srv.Start(serving)
 	stopFollowing()
+	sharing.Wait()
 	return errors.Join(err, <-ended)
 }
 
 // newSource is where the pools come from.
-func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, log logr.Logger) (source, error) {
+func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, peers *peer.Peers, log logr.Logger) (source, error) {
 	if f.standalone == "" {
-		return newController(f, store, registry, log)
+		return newController(f, store, registry, peers, log)
 	}
 	return standalone.New(standalone.Options{
 		Dir: f.standalone, Store: store, Registerer: registry, Log: log,
@@ -133,15 +143,19 @@ func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, 
 }
 
 // services makes the ext_proc service of a pool, each with a picker of its own. They share one set of metrics.
-func services(store *endpoint.Store, registry prometheus.Registerer, f *flags, log logr.Logger) func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar) {
+func services(store *endpoint.Store, registry prometheus.Registerer, peers *peer.Peers, f *flags, log logr.Logger) func(context.Context, endpoint.PoolName, grpc.ServiceRegistrar) {
 	metrics := extproc.NewMetrics(registry, store)
 	tuning := picker.DefaultTuning()
 	tuning.Others = f.replicas - 1
 	return func(ctx context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
+		choose := picker.NewTuned(rand.Uint64, tuning)
 		service := extproc.New(extproc.Options{
-			Pool: pool, Store: store, Picker: picker.NewTuned(rand.Uint64, tuning), Metrics: metrics,
+			Pool: pool, Store: store, Picker: choose, Metrics: metrics,
 			MaxInspectBytes: f.maxInspectBytes, Log: log,
 		})
+		if peers != nil {
+			peers.Serve(ctx, pool, choose, service.Clock)
+		}
 		service.Register(r)
 		context.AfterFunc(ctx, service.Drain)
 	}

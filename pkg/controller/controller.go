@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,6 +47,10 @@ type Options struct {
 	Defaults endpoint.Policy
 	// Reserved ports cannot be a pool's, and what has them.
 	Reserved map[uint16]string
+	// Replicas is told where the other replicas are, each time that the Service's endpoints change; nil asks for none.
+	Replicas func([]Replica)
+	// Pod is the name of this replica's own pod, which is left out of them. It may be empty.
+	Pod string
 	// Identity is this replica's name on the Lease for writing status. Empty, status is written without
 	// one: there must be no other replica.
 	Identity   string
@@ -61,6 +66,7 @@ type Controller struct {
 	status  *statusWriter
 
 	pools, policies, pods, nodes *source
+	replicas                     *source // nil unless they are asked for
 
 	waiting atomic.Pointer[error] // why nothing has been published yet
 }
@@ -102,6 +108,11 @@ func New(o Options) (*Controller, error) {
 	c.nodes = newSource("nodes", "", &metav1.PartialObjectMetadata{}, func() client.ObjectList {
 		return &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
 	}, &c.world.nodes)
+	if o.Replicas != nil {
+		c.replicas = newSource("endpointslices", o.Namespace, &discoveryv1.EndpointSlice{},
+			func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, newReplicas(o))
+		c.replicas.selector, c.replicas.wake = sliceSelector(o.Service), func() {}
+	}
 	return c, nil
 }
 
@@ -111,7 +122,7 @@ func resources() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, coordinationv1.AddToScheme, inferencev1.Install, v1alpha1.AddToScheme,
+		corev1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, inferencev1.Install, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, nil, fmt.Errorf("building the scheme: %w", err)
@@ -121,6 +132,7 @@ func resources() (*runtime.Scheme, meta.RESTMapper, error) {
 		{Group: inferencev1.GroupName, Version: inferencev1.GroupVersion.Version, Kind: "InferencePool"},
 		v1alpha1.GroupVersion.WithKind("PrefixRoutingPolicy"),
 		corev1.SchemeGroupVersion.WithKind("Pod"),
+		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
 	} {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
@@ -137,6 +149,9 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer running.Wait()
 	for _, s := range []*source{c.pools, c.policies, c.pods} {
 		running.Go(func() { s.run(ctx) })
+	}
+	if c.replicas != nil {
+		running.Go(func() { c.replicas.run(ctx) })
 	}
 	running.Go(func() { c.status.run(ctx) })
 	followNodes := sync.OnceFunc(func() { running.Go(func() { c.nodes.run(ctx) }) })

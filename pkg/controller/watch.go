@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -40,8 +41,9 @@ type store interface {
 
 // source keeps a collection in step with the API server.
 type source struct {
-	resource  string // "pods", as RBAC names it
-	namespace string // "" for all
+	resource  string          // "pods", as RBAC names it
+	namespace string          // "" for all
+	selector  labels.Selector // nil for all
 	example   client.Object
 	newList   func() client.ObjectList
 	store     store
@@ -85,7 +87,7 @@ func (s *source) run(ctx context.Context) {
 
 func (s *source) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	list := s.newList()
-	err := s.client.List(ctx, list, &client.ListOptions{Namespace: s.namespace, Raw: &options})
+	err := s.client.List(ctx, list, &client.ListOptions{Namespace: s.namespace, LabelSelector: s.selector, Raw: &options})
 	if err != nil {
 		s.note(ctx, err)
 	}
@@ -93,7 +95,7 @@ func (s *source) list(ctx context.Context, options metav1.ListOptions) (runtime.
 }
 
 func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	w, err := s.client.Watch(ctx, s.newList(), &client.ListOptions{Namespace: s.namespace, Raw: &options})
+	w, err := s.client.Watch(ctx, s.newList(), &client.ListOptions{Namespace: s.namespace, LabelSelector: s.selector, Raw: &options})
 	if streamed := options.SendInitialEvents != nil; err != nil && streamed && answered(err) {
 		return w, err // an older API server, or a failure that the list to follow meets too
 	}

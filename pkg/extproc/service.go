@@ -83,8 +83,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	extprocv3.RegisterExternalProcessorServer(r, s)
 }
 
-// clock is the time that the picker is told.
-func (s *Service) clock() endpoint.Moment { return endpoint.MomentOf(s.Now().Sub(s.began)) }
+// Clock is the time that the picker is told.
+func (s *Service) Clock() endpoint.Moment { return endpoint.MomentOf(s.Now().Sub(s.began)) }
 
 // Process serves one HTTP request. It returns when the gateway ends the stream; an error makes the
 // gateway follow its failure mode.

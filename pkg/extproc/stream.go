@@ -248,7 +248,7 @@ func (st *stream) climb(scope prefix.Scope, p *prompt.Prompt) picker.Request {
 	rungs := st.ladder.Rungs()
 	req := picker.Request{
 		Rungs: rungs, Key: rungs[len(rungs)-1].Key, HasKey: true, Subset: st.request.subset,
-		Bytes: int64(len(p.Text)), Now: st.service.clock(),
+		Bytes: int64(len(p.Text)), Now: st.service.Clock(),
 	}
 	if p.Cut {
 		req.Bytes = max(req.Bytes, st.request.contentLength, st.bodyBytes)
@@ -298,7 +298,7 @@ func (st *stream) responseBody(b *extprocv3.HttpBody) error {
 	again := st.responseEnded
 	st.bodySeen = true
 	if st.openEnded && !st.failed && len(b.GetBody()) > 0 {
-		st.pick.Started(st.service.clock()) // the first chunk of a stream is its first token
+		st.pick.Started(st.service.Clock()) // the first chunk of a stream is its first token
 	}
 	if b.GetEndOfStream() {
 		st.responseEnds()
@@ -348,7 +348,7 @@ func (st *stream) finish(e end) {
 		st.metrics = st.service.metricsOf(st.service.Store.Snapshot().Pool(st.service.Pool))
 	}
 	if st.phase >= phaseResponse && !st.failed && (e == endEOF || st.responseEnded) {
-		st.pick.Ended(st.service.clock())
+		st.pick.Ended(st.service.Clock())
 	}
 	if st.pick.Release() {
 		st.metrics.releases.Inc()

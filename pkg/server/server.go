@@ -7,6 +7,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -37,6 +38,7 @@ type Options struct {
 	HealthPort, MetricsPort int
 	TLS                     TLSOptions
 	Drain                   DrainOptions
+	Peers                   PeerOptions
 	// Registerer takes the server's own metrics, Gatherer is what /metrics shows.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
@@ -62,6 +64,16 @@ type DrainOptions struct {
 	Timeout time.Duration
 }
 
+// PeerOptions say how other replicas listen to this one: on a port of their own, secured as ext_proc is, until the
+// last stream of ext_proc has ended.
+type PeerOptions struct {
+	// Port, 1..65535; 0 opens none.
+	Port int
+	// Register puts the service on the gRPC server of that port, which is made with Options.
+	Register func(grpc.ServiceRegistrar)
+	Options  []grpc.ServerOption
+}
+
 // Server serves until its context ends. It runs in a controller-runtime manager or on its own.
 type Server struct {
 	options   Options
@@ -71,9 +83,10 @@ type Server struct {
 	certs     *certificates
 	healthAt  net.Listener
 	httpAt    net.Listener
+	peersAt   net.Listener // nil without peers
 }
 
-// New opens the health and metrics ports and reads the certificate, so that what is wrong with them is
+// New opens the health and metrics ports, and that for peers, and reads the certificate, so that what is wrong with them is
 // known before anything runs.
 func New(o Options) (*Server, error) {
 	if o.listen == nil {
@@ -89,6 +102,11 @@ func New(o Options) (*Server, error) {
 	}
 	if s.certs, err = o.TLS.load(); err != nil {
 		return nil, errors.Join(err, s.healthAt.Close(), s.httpAt.Close())
+	}
+	if o.Peers.Port != 0 {
+		if s.peersAt, err = o.open(o.Peers.Port); err != nil {
+			return nil, errors.Join(fmt.Errorf("peers: %w", err), s.healthAt.Close(), s.httpAt.Close())
+		}
 	}
 	s.pools = newListeners(o, s.certs.config, s.health)
 	return s, nil
@@ -110,7 +128,7 @@ func (s *Server) Start(ctx context.Context) error {
 	defer cancel()
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
-	failures := make(chan error, 3) // one for each run
+	failures := make(chan error, 4) // one for each run
 	var wg sync.WaitGroup
 	run := func(what string, f func() error) {
 		wg.Go(func() {
@@ -132,6 +150,10 @@ func (s *Server) Start(ctx context.Context) error {
 		return nil
 	})
 	run("certificate", func() error { return s.certs.watch(background) })
+	peerServer := s.peerServer()
+	if s.peersAt != nil {
+		run("peers", func() error { return peerServer.Serve(s.secured(s.peersAt)) })
+	}
 	log.Info("Serving health and metrics", "health", s.HealthAddr().String(), "metrics", s.MetricsAddr().String())
 
 	s.pools.follow(ctx, s.published)
@@ -148,8 +170,26 @@ func (s *Server) Start(ctx context.Context) error {
 	s.pools.stop()
 	stopBackground()
 	healthServer.Stop()
+	peerServer.Stop()      // not before the last request has ended
 	_ = httpServer.Close() // its listener is all that could fail to close, and the process is ending
 	wg.Wait()
 	log.Info("Stopped")
 	return failure
+}
+
+// peerServer is what other replicas listen to.
+func (s *Server) peerServer() *grpc.Server {
+	server := grpc.NewServer(append(limits(), s.options.Peers.Options...)...)
+	if s.peersAt != nil {
+		s.options.Peers.Register(server)
+	}
+	return server
+}
+
+// secured is a socket that speaks TLS, if the server does.
+func (s *Server) secured(socket net.Listener) net.Listener {
+	if s.certs.config == nil {
+		return socket
+	}
+	return tls.NewListener(socket, s.certs.config)
 }
