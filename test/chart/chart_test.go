@@ -69,6 +69,7 @@ func TestWrongValues(t *testing.T) {
 		"service.portRange.last=9000": "first 9100 is above last 9000",
 		"service.portRange.last=9999": "more than the 200 ports",
 		"service.port=9090":           "port 9090 is Homing's own",
+		"service.port=9004":           "port 9004 is Homing's own",
 		"variants[0].name=a":          "missing properties 'port', 'selector'",
 		a + ",variants[0].port=9300":  "port 9300 of a is not one of the Service's: service.port (9002) or service.portRange (9100..9131)",
 		a + "," + b:                   "a and b both have port 9100; each pool needs its own",

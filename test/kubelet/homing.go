@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,8 @@ func Homing(t testing.TB, c *cluster.Cluster) Image {
 		}
 		args := slices.Concat(p.Spec.Containers[0].Args,
 			[]string{"--kubeconfig", kubeconfig, "--namespace", p.Namespace, "--bind-address", p.Status.PodIP})
-		return e.Start(p.Name, exec.Command(binary, args...))
+		cmd := exec.Command(binary, args...)
+		cmd.Env = append(os.Environ(), "POD_NAME="+p.Name)
+		return e.Start(p.Name, cmd)
 	}
 }

@@ -47,8 +47,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $ports = append $ports $port -}}
 {{- end -}}
 {{- range $port := $ports | uniq -}}
-{{- if has $port (list 9003 9090) -}}
-{{- fail (printf "service: port %d is Homing's own, for health (9003) or metrics (9090); choose others for pools" $port) -}}
+{{- if has $port (list 9003 9004 9090) -}}
+{{- fail (printf "service: port %d is Homing's own, for health (9003), peers (9004) or metrics (9090); choose others for pools" $port) -}}
 {{- end -}}
 {{- end -}}
 {{- $ports | uniq | toJson -}}
