@@ -52,7 +52,7 @@ func BenchmarkChurn(b *testing.B) {
 	env.Check(b, err)
 	web := fmt.Sprintf("http://127.0.0.1:%d", ports[benchPools])
 	e.StartReady(b, "homing", exec.Command(binary, "serve", "--kubeconfig", r.Kubeconfig(b, r.ServiceAccount(b, ns, "homing")), "--namespace", ns,
-		"--bind-address", "127.0.0.1", "--metrics-port", fmt.Sprint(ports[benchPools]), "--grpc-health-port", fmt.Sprint(ports[benchPools+1]), "--pprof"),
+		"--bind-address", "127.0.0.1", "--metrics-port", fmt.Sprint(ports[benchPools]), "--grpc-health-port", fmt.Sprint(ports[benchPools+1]), "--peer-port", "0", "--pprof"),
 		func(ctx context.Context) error { return page(ctx, web+"/readyz", http.StatusOK, "ok") })
 
 	for b.Loop() {

@@ -22,14 +22,14 @@ import (
 func (r *rig) testBinary(t *testing.T) {
 	const ns = "binary"
 	r.bareNamespace(t, ns)
-	ports, err := env.FreePorts(4)
+	ports, err := env.FreePorts(5)
 	env.Check(t, err)
 	r.apply(t, pool(ns, "llama", ports[0], ""))
 	e := env.For(t)
 	binary, err := e.HomingBinary()
 	env.Check(t, err)
 	cmd := exec.Command(binary, "serve", "--kubeconfig", r.Kubeconfig(t, r.ServiceAccount(t, ns, "homing")), "--namespace", ns,
-		"--bind-address", "127.0.0.1", "--grpc-health-port", fmt.Sprint(ports[1]), "--metrics-port", fmt.Sprint(ports[2]), "--drain-delay", "100ms")
+		"--bind-address", "127.0.0.1", "--grpc-health-port", fmt.Sprint(ports[1]), "--metrics-port", fmt.Sprint(ports[2]), "--peer-port", fmt.Sprint(ports[4]), "--drain-delay", "100ms")
 	web := fmt.Sprintf("http://127.0.0.1:%d", ports[2])
 	p := e.StartReady(t, "homing", cmd, func(ctx context.Context) error {
 		return page(ctx, web+"/readyz", http.StatusServiceUnavailable, `cannot list resource "pods"`)

@@ -34,7 +34,7 @@ func TestController(t *testing.T) {
 	t.Run("before the CRDs", r.testBeforeCRDs)
 	for name, test := range map[string]func(*testing.T){
 		"validation": r.testValidation, "rights": r.testRights, "pods": r.testPods, "status": r.testStatus, "conflicts": r.testConflicts,
-		"nodes": r.testNodes, "replicas": r.testReplicas, "another picker": r.testAnotherPicker, "outage": r.testOutage, "sample": r.testSample, "binary": r.testBinary,
+		"nodes": r.testNodes, "replicas": r.testReplicas, "peers": r.testPeers, "another picker": r.testAnotherPicker, "outage": r.testOutage, "sample": r.testSample, "binary": r.testBinary,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each has a namespace of its own

@@ -108,15 +108,19 @@ func (r *rig) start(t *testing.T, namespace, identity string) *replica {
 	return r.startAs(t, r.ServiceAccount(t, namespace, "homing"), namespace, identity)
 }
 
-func (r *rig) startAs(t *testing.T, config *rest.Config, namespace, identity string) *replica {
+func (r *rig) startAs(t *testing.T, config *rest.Config, namespace, identity string, change ...func(*controller.Options)) *replica {
 	t.Helper()
 	rep := &replica{namespace: namespace, store: endpoint.NewStore(), log: &logBuffer{}, registry: prometheus.NewRegistry()}
 	var err error
-	rep.Controller, err = controller.New(controller.Options{
+	options := controller.Options{
 		Config: config, Namespace: namespace, Service: "homing", Store: rep.store, Identity: identity,
 		Defaults: endpoint.DefaultPolicy(), Reserved: map[uint16]string{9003: "health"}, Registerer: rep.registry,
 		Log: logr.FromSlogHandler(slog.NewTextHandler(rep.log, nil)),
-	})
+	}
+	for _, c := range change {
+		c(&options)
+	}
+	rep.Controller, err = controller.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}

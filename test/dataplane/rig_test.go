@@ -49,6 +49,7 @@ type rig struct {
 	backends []*backend
 	client   *http.Client // HTTP/1.1
 	h2       *http.Client // HTTP/2 with prior knowledge
+	flags    []string     // of homing, as it was started last
 }
 
 func newRig(t testing.TB, s setup) *rig {
@@ -94,6 +95,7 @@ func (r *rig) startHoming(s setup) {
 	if s.tls {
 		args = append([]string{"--secure-serving=true"}, args...)
 	}
+	r.flags = s.homing
 	var err error
 	r.homing, err = r.env.Homing(r.t.Context(), r.files, args...)
 	env.Check(r.t, err)

@@ -73,7 +73,7 @@ func newRig(t *testing.T) *rig {
 	c.InstallCRDs(t, cluster.GatewayCRDs(t), cluster.InferenceCRDs(t)) // Homing's own is the chart's
 	simulator, err := r.env.SimulatorBinary(t.Context())
 	env.Check(t, err)
-	r.kubelet = kubelet.Start(t, c, cluster.PodsOnLoopback, map[string]kubelet.Image{
+	r.kubelet = kubelet.Start(t, c, netns.Pods, map[string]kubelet.Image{
 		"homing": kubelet.Homing(t, c),
 		"vllm-openai": func(_ context.Context, p *corev1.Pod) (kubelet.Container, error) {
 			return r.models.Serve(p.Name, p.Status.PodIP+":8000")
@@ -178,6 +178,30 @@ func (r *rig) known(ctx context.Context, pool string, want []string) error {
 		}
 	}
 	return nil
+}
+
+// hear waits until n replicas of Homing are Ready and each hears all others.
+func (r *rig) hear(t *testing.T, n int) {
+	t.Helper()
+	env.Eventually(t, func(ctx context.Context) error {
+		replicas, err := r.replicas(ctx)
+		if err != nil {
+			return err
+		}
+		if len(replicas) != n {
+			return fmt.Errorf("%d replicas are Ready, want %d", len(replicas), n)
+		}
+		for _, replica := range replicas {
+			m, err := metrics(ctx, &replica)
+			if err != nil {
+				return err
+			}
+			if heard, unheard := m.Sum("homing_peers_heard"), m.Sum("homing_peers_unheard"); heard != float64(n-1) || unheard != 0 {
+				return fmt.Errorf("%s hears %v others and misses %v, of %d replicas", replica.Name, heard, unheard, n)
+			}
+		}
+		return nil
+	})
 }
 
 // endpoints are the names of a pool's, as metrics have them.

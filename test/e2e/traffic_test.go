@@ -84,6 +84,7 @@ func (s *scenario) start(t *testing.T) {
 	for _, l := range s.loads {
 		s.answers(t, l.Client)
 	}
+	s.hear(t, 2)
 	s.last = s.homes(t, s.exact)
 	t.Logf("homes by pod: %v", s.last.byPod())
 }
@@ -217,6 +218,7 @@ func (s *scenario) upgrade(t *testing.T) {
 		}
 	}
 	s.settles(t, first, 4)
+	s.hear(t, 2)
 	after, err := s.replicas(t.Context())
 	env.Check(t, err)
 	t.Logf("replicas of Homing %v, before %v", podNames(after), podNames(before))
@@ -319,7 +321,7 @@ func (s *scenario) crash(t *testing.T) {
 	s.ready(t, 1)
 	s.answers(t, s.exact)
 	t.Logf("every request is answered again %.1f s after a replica of Homing crashed", time.Since(crashed).Seconds())
-	s.ready(t, 2)
+	s.hear(t, 2)
 	s.settles(t, first, 4)
 	for _, l := range s.loads {
 		s.answers(t, l.Client)
