@@ -18,7 +18,7 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /homing /homing
 USER 65532:65532
-# 9002 and 9100-9131 ext_proc, one port a pool; 9003 health; 9090 metrics
-EXPOSE 9002 9003 9090
+# 9002 and 9100-9131 ext_proc, one port a pool; 9003 health; 9004 peers; 9090 metrics
+EXPOSE 9002 9003 9004 9090
 ENTRYPOINT ["/homing"]
 CMD ["serve"]

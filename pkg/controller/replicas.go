@@ -20,19 +20,20 @@ type Replica struct {
 	Serving bool
 }
 
-// replicas are the pods behind the install's Service. Each of its slices holds some of them.
+// replicas are the pods behind the install's Service, this one among them. Each of its slices holds some of them.
 type replicas struct {
 	collection[[]Replica]
+	own     string
 	mu      sync.Mutex // the collection's, and held while tell is called: in turn
 	told    []Replica  // guarded by mu
 	toldOne bool       // guarded by mu; told is what somebody was told
 }
 
 func newReplicas(o Options) *replicas {
-	r := &replicas{}
+	r := &replicas{own: o.Pod}
 	r.collection = collection[[]Replica]{
 		mu: &r.mu, rows: map[string][]Replica{}, changed: func(_, _ []Replica) {},
-		keep: func(obj any) []Replica { return replicasOf(obj.(*discoveryv1.EndpointSlice), o.Pod) },
+		keep: func(obj any) []Replica { return replicasOf(obj.(*discoveryv1.EndpointSlice)) },
 		wake: func() { r.tell(o.Replicas) },
 	}
 	return r
@@ -43,9 +44,8 @@ func sliceSelector(service string) labels.Selector {
 	return labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})
 }
 
-// replicasOf is the pods of a slice but this one. It is not nil.
-func replicasOf(slice *discoveryv1.EndpointSlice, own string) []Replica {
-	found := []Replica{}
+// replicasOf is the pods of a slice.
+func replicasOf(slice *discoveryv1.EndpointSlice) (found []Replica) {
 	for _, e := range slice.Endpoints {
 		if len(e.Addresses) == 0 {
 			continue
@@ -58,9 +58,7 @@ func replicasOf(slice *discoveryv1.EndpointSlice, own string) []Replica {
 		if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
 			r.Pod = ref.Name
 		}
-		if r.Pod != own {
-			found = append(found, r)
-		}
+		found = append(found, r)
 	}
 	return found
 }
@@ -77,17 +75,22 @@ func serving(c discoveryv1.EndpointConditions) bool {
 	}
 }
 
-// tell tells what there is now, once all slices have been listed, if it is not what was told.
+// tell tells who else there is now, once all slices have been listed, if it is not what was told. A Service that has
+// never had an endpoint, not even this one, tells nothing.
 func (r *replicas) tell(to func([]Replica)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.synced {
 		return
 	}
-	if now := r.all(); !r.toldOne || !slices.Equal(now, r.told) {
-		r.told, r.toldOne = now, true
-		to(now)
+	all := r.all()
+	known := len(all) > 0
+	now := slices.DeleteFunc(all, func(p Replica) bool { return p.Pod == r.own })
+	if r.toldOne && slices.Equal(now, r.told) || !r.toldOne && !known {
+		return
 	}
+	r.told, r.toldOne = now, true
+	to(now)
 }
 
 // all is every replica once, sorted by pod: one with addresses of two families is in a slice of each, and is reached

@@ -83,6 +83,7 @@ func (r *rig) testPeers(t *testing.T) {
 	mu.Unlock()
 
 	r.grant(t, ns)
+	r.apply(t, slice(ns, "homing-a", "homing", "IPv4", "homing-0 10.0.0.1 "+starting))
 	tells()
 	r.apply(t, slice(ns, "homing-a", "homing", "IPv4", "homing-0 10.0.0.1 "+ready, "homing-1 10.0.0.2 "+ready)+
 		slice(ns, "homing-b", "homing", "IPv4", "homing-2 10.0.0.3 "+starting)+
