@@ -75,17 +75,9 @@ func (f *follower) run(ctx context.Context) {
 		}
 	}()
 	log := f.peers.options.Log.WithValues("address", f.address)
-	conn, err := f.dial()
-	if err != nil {
-		log.Error(err, "A replica has an address that cannot be")
-		<-ctx.Done()
-		return
-	}
-	defer conn.Close()
-	client := peerpb.NewPeerServiceClient(conn)
 	said := false
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		err := f.listen(ctx, client)
+		err := f.connect(ctx)
 		was, wanted := f.lost(errors.Is(err, errSelf))
 		switch {
 		case errors.Is(err, errSelf):
@@ -109,12 +101,21 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
+// connect listens on a connection of its own: one that has gone silent is not worth another try.
+func (f *follower) connect(ctx context.Context) error {
+	conn, err := f.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f.listen(ctx, peerpb.NewPeerServiceClient(conn))
+}
+
 func (f *follower) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if config := f.peers.options.TLS; config != nil {
 		creds = credentials.NewTLS(config)
 	}
-	// A name is looked up anew with each connection.
 	return grpc.NewClient("passthrough:///"+f.address, grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -135,11 +135,13 @@ func TestAReplicaThatGoesCountsUntilItsEnd(t *testing.T) {
 	})
 }
 
-// link passes connections on, until it is told to swallow what comes.
+// link passes connections on, until it is told to swallow what comes. Connections made until it is told to pass again
+// stay dead.
 type link struct {
 	net.Listener
 	to        string
 	swallow   atomic.Bool
+	mended    atomic.Int64
 	running   sync.WaitGroup
 	mu        sync.Mutex
 	connected []net.Conn // guarded by mu
@@ -178,12 +180,18 @@ func (l *link) run() {
 		l.mu.Lock()
 		l.connected = append(l.connected, in, out)
 		l.mu.Unlock()
-		l.running.Go(func() { l.pass(in, out) })
-		l.running.Go(func() { l.pass(out, in) })
+		mended := l.mended.Load()
+		l.running.Go(func() { l.pass(in, out, mended) })
+		l.running.Go(func() { l.pass(out, in, mended) })
 	}
 }
 
-func (l *link) pass(from, to net.Conn) {
+func (l *link) mend() {
+	l.mended.Add(1)
+	l.swallow.Store(false)
+}
+
+func (l *link) pass(from, to net.Conn, mended int64) {
 	defer to.Close()
 	buffer := make([]byte, 1<<15)
 	for {
@@ -191,7 +199,7 @@ func (l *link) pass(from, to net.Conn) {
 		if err != nil {
 			return
 		}
-		if l.swallow.Load() {
+		if l.swallow.Load() || l.mended.Load() != mended {
 			continue
 		}
 		if _, err := to.Write(buffer[:n]); err != nil {
@@ -214,7 +222,7 @@ func TestASilentReplicaIsForgotten(t *testing.T) {
 	if n := a.logged(errSilent.Error()); n != 1 {
 		t.Errorf("the silence is told %d times", n)
 	}
-	l.swallow.Store(false) // of connections to come; the old one has lost bytes
+	l.mend()
 	a.awaitHeard(1, 0)
 	a.awaitElsewhere(chats, 1)
 }
