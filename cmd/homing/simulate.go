@@ -59,7 +59,7 @@ func (s *simulation) register(set *pflag.FlagSet) {
 	set.BoolVar(&s.shared, "shared", false, "replicas tell each other what they know: every 50 ms, or in no time where the strategy is not Homing's")
 	set.Float64Var(&s.rate, "rate", 1, "how many `times` as fast requests come as the workload has them, in an open loop")
 	set.IntVar(&s.clients, "clients", 0, "how many `requests` are under way at a time, in a closed loop (default: as the workload has it)")
-	set.StringArrayVar(&s.events, "event", nil, "a `change` of the engines, TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, as 10m:kill:3; may be given again")
+	set.StringArrayVar(&s.events, "event", nil, "a `change` of the engines, TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE or TIME:slow:ENGINE:FACTOR, or of the pickers, TIME:restart or TIME:restart:PICKER, as 10m:kill:3; may be given again")
 	set.IntVar(&s.seeds, "seeds", 1, "how `many` seeds to run; several give the mean and its 95 % interval")
 	set.DurationVar(&s.warmup, "warmup", 0, "how `long` at the start of a run requests do not count")
 	set.IntVar(&s.charsPerToken, "chars-per-token", simulate.DefaultCharsPerToken, "how many `characters` a token has, 1..16: prefixLength counts characters")

@@ -12,7 +12,7 @@ import (
 type Event struct {
 	At   time.Duration
 	Kind EventKind
-	// Engine is its index, for all kinds but Add and Restart.
+	// Engine is its index, for all kinds but Add. For Restart it is the picker's, -1 for all of them.
 	Engine int
 	// Factor multiplies an engine's step times, for Slow.
 	Factor float64
@@ -32,7 +32,7 @@ const (
 	Kill
 	// Slow: an engine's steps take Factor times as long from now on.
 	Slow
-	// Restart: every picker forgets all that it knew.
+	// Restart: every picker forgets all that it knew, or one of them.
 	Restart
 )
 
@@ -44,23 +44,28 @@ func (k EventKind) String() string { return eventNames[k] }
 // and a watch take.
 const KillNoticed = 2 * time.Second
 
-// ParseEvent reads TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR or TIME:restart.
+// ParseEvent reads TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR, TIME:restart or
+// TIME:restart:PICKER.
 func ParseEvent(s string) (Event, error) {
-	bad := fmt.Errorf("event %q: want TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR or TIME:restart, as 10m:kill:3", s)
+	bad := fmt.Errorf("event %q: want TIME:add, TIME:remove:ENGINE, TIME:kill:ENGINE, TIME:slow:ENGINE:FACTOR, TIME:restart or TIME:restart:PICKER, as 10m:kill:3", s)
 	parts := strings.Split(s, ":")
 	at, err := time.ParseDuration(parts[0])
 	if err != nil || at < 0 || len(parts) < 2 {
 		return Event{}, bad
 	}
 	e := Event{At: at, Factor: 1}
-	want := map[string]int{"add": 2, "remove": 3, "kill": 3, "slow": 4, "restart": 2}[parts[1]]
-	if want != len(parts) {
+	kind := slices.Index(eventNames[:], parts[1])
+	if kind < 0 {
 		return Event{}, bad
 	}
-	for k, name := range eventNames {
-		if name == parts[1] {
-			e.Kind = EventKind(k) //nolint:gosec // there are few
-		}
+	e.Kind = EventKind(kind) //nolint:gosec // there are few
+	want := map[EventKind]int{Add: 2, Remove: 3, Kill: 3, Slow: 4, Restart: 3}[e.Kind]
+	if e.Kind == Restart && len(parts) == 2 {
+		e.Engine = -1
+		return e, nil
+	}
+	if want != len(parts) {
+		return Event{}, bad
 	}
 	if want > 2 {
 		if e.Engine, err = strconv.Atoi(parts[2]); err != nil || e.Engine < 0 {
@@ -76,10 +81,10 @@ func ParseEvent(s string) (Event, error) {
 }
 
 func (e Event) String() string {
-	switch e.Kind {
-	case Add, Restart:
+	switch {
+	case e.Kind == Add, e.Kind == Restart && e.Engine < 0:
 		return fmt.Sprintf("%v:%v", e.At, e.Kind)
-	case Slow:
+	case e.Kind == Slow:
 		return fmt.Sprintf("%v:slow:%d:%g", e.At, e.Engine, e.Factor)
 	default:
 		return fmt.Sprintf("%v:%v:%d", e.At, e.Kind, e.Engine)
@@ -94,12 +99,7 @@ func (s *simulation) change(e Event) {
 		s.publish()
 		return
 	case Restart:
-		for i, r := range s.routers {
-			if r, ok := r.(restarter); ok {
-				r.Restart()
-			}
-			s.routers[i].Publish(slices.Clone(s.members))
-		}
+		s.restart(e.Engine)
 		return
 	}
 	if e.Engine >= len(s.engines) || s.left[e.Engine] {
@@ -131,6 +131,16 @@ func (s *simulation) change(e Event) {
 
 // restarter is a Router that can lose what it knows.
 type restarter interface{ Restart() }
+
+// restart has one picker forget what it knew, or with -1 all of them.
+func (s *simulation) restart(picker int) {
+	for i, r := range s.routers {
+		if r, ok := r.(restarter); ok && (picker < 0 || picker == i) {
+			r.Restart()
+			s.routers[i].Publish(slices.Clone(s.members))
+		}
+	}
+}
 
 // event is something that will happen in a simulation.
 type event struct {

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -79,15 +80,20 @@ func (h *homing) Restart() {
 	h.report, h.peers = picker.Report{}, map[Router]*picker.Peer{}
 }
 
-// Tell gives the other replicas a report.
+// Tell gives the other replicas a report, and to one that has just begun, all that it remembers.
 func (h *homing) Tell(now time.Duration, others []Router) {
+	at := endpoint.MomentOf(now)
 	h.picker.Report(h.pool, &h.report)
 	for _, o := range others {
 		o := o.(*homing)
 		if o.peers[h] == nil {
 			o.peers[h] = &picker.Peer{}
+			if h.env.Policy.Strategy == endpoint.AdaptivePrefix {
+				traffic, rungs := h.picker.Recall(at)
+				o.picker.Learn(traffic, slices.Collect(rungs), at)
+			}
 		}
-		o.picker.Hear(o.pool, o.peers[h], &h.report, endpoint.MomentOf(now))
+		o.picker.Hear(o.pool, o.peers[h], &h.report, at)
 	}
 }
 

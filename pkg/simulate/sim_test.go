@@ -353,3 +353,59 @@ func BenchmarkRun(b *testing.B) {
 		})
 	}
 }
+
+func TestARestartedPickerHearsWhereHomesAre(t *testing.T) {
+	// Chats that each come back some minutes later, in another order. A picker forgets in between.
+	w := &Workload{}
+	for i := range uint64(60) {
+		opening := Span{ID: 1000 + i, Tokens: 800, EndsMessage: true}
+		first := request(5, opening)
+		second := request(5, opening, Span{ID: 2000 + i, Tokens: 100, EndsMessage: true})
+		first.Group, second.Group = i+1, i+1
+		w.Sessions = append(w.Sessions, Session{
+			Start: time.Duration(i) * time.Second,
+			Turns: []Turn{{Request: first}, {Request: second, After: time.Duration(180-i+i*7%60) * time.Second}},
+		})
+	}
+	moved := func(replicas int, event string) float64 {
+		c := config(t, "AdaptivePrefix", w)
+		c.Replicas, c.Shared = replicas, true
+		e, err := ParseEvent(event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Events = []Event{e}
+		share, groups := mustRun(t, c).moved(90 * time.Second)
+		if groups != 60 {
+			t.Fatalf("%d groups were seen before and after, want 60", groups)
+		}
+		return share
+	}
+	if share := moved(1, "90s:restart"); share < .3 {
+		t.Errorf("%.0f %% of the chats moved when the only picker forgot them, want most", 100*share)
+	}
+	for _, event := range []string{"90s:restart:0", "90s:restart:1"} {
+		if share := moved(2, event); share > .05 {
+			t.Errorf("%s: %.0f %% of the chats moved although the other picker knew them", event, 100*share)
+		}
+	}
+}
+
+func TestEnginesThatShareProcessorsSlowEachOther(t *testing.T) {
+	w := &Workload{Clients: 2}
+	for i := range uint64(2) {
+		w.Sessions = append(w.Sessions, Session{Turns: []Turn{{Request: request(50, Span{ID: i + 1, Tokens: 500})}}})
+	}
+	end := func(contention ...float64) time.Duration {
+		c := config(t, "LeastOutstandingRequests", w)
+		c.Hardware.Contention = contention
+		return mustRun(t, c).End
+	}
+	alone := end()
+	if got := end(1, 1); got != alone {
+		t.Errorf("took %v without contention and %v with none to speak of", alone, got)
+	}
+	if got, most := end(1, 2), 2*alone; got < alone*3/2 || got > most {
+		t.Errorf("took %v where two engines halve each other's speed, want up to %v", got, most)
+	}
+}

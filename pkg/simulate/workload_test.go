@@ -214,6 +214,8 @@ func TestParseEvent(t *testing.T) {
 		"0s:kill:0":       {Kind: Kill, Factor: 1},
 		"1h:slow:3:2.5":   {At: time.Hour, Kind: Slow, Engine: 3, Factor: 2.5},
 		"1m30s:slow:3:.5": {At: 90 * time.Second, Kind: Slow, Engine: 3, Factor: .5},
+		"3m:restart":      {At: 3 * time.Minute, Kind: Restart, Engine: -1, Factor: 1},
+		"3m:restart:1":    {At: 3 * time.Minute, Kind: Restart, Engine: 1, Factor: 1},
 	} {
 		got, err := ParseEvent(text)
 		if err != nil || got != want {
@@ -224,7 +226,7 @@ func TestParseEvent(t *testing.T) {
 			t.Errorf("%s: written as %s and read as %+v, %v", text, got, again, err)
 		}
 	}
-	for _, text := range []string{"", "add", "10m", "10m:add:1", "10m:kill", "x:add", "-1s:add", "1s:kill:-1", "1s:slow:1", "1s:slow:1:0", "1s:burn:1"} {
+	for _, text := range []string{"", "add", "10m", "10m:add:1", "10m:kill", "x:add", "-1s:add", "1s:kill:-1", "1s:slow:1", "1s:slow:1:0", "1s:burn:1", "1s:restart:x", "1s:restart:1:2"} {
 		if _, err := ParseEvent(text); err == nil {
 			t.Errorf("%q was read as an event", text)
 		}

@@ -55,6 +55,7 @@ type VLLMOptions struct {
 	MaxModelLen int      // tokens, 0 for 8,192
 	KVCache     string   // bytes, as vLLM spells them; "" for 100M, which is 17,056 tokens
 	Args        []string // more flags of vLLM's server
+	Nice        int      // how far they give way to other processes, 0..19, as engines on nodes of their own would
 }
 
 // VLLM starts n real vLLM engines on the CPU, all with the same tiny model of random weights, and waits
@@ -75,7 +76,7 @@ func (e *Env) VLLM(ctx context.Context, n int, o VLLMOptions) ([]*Engine, error)
 			filepath.Join(dir, "model"), strconv.Itoa(port), "--max-num-batched-tokens", "1024",
 		}, o.Args...)...)
 		cmd.Env = append(os.Environ(), "VENV="+filepath.Join(dir, "venv"), "NAME="+Model,
-			"LEN="+strconv.Itoa(o.MaxModelLen), "KV="+o.KVCache)
+			"LEN="+strconv.Itoa(o.MaxModelLen), "KV="+o.KVCache, "NICE="+strconv.Itoa(o.Nice))
 		return cmd
 	})
 }
