@@ -51,6 +51,14 @@ fuzz: ## Fuzz each target in turn (FUZZTIME=30s each)
 demo: ## Show it: real Envoy, four simulated engines, three strategies (ENGINE=vllm, KEEP=1)
 	@hack/demo.sh $(if $(ENGINE),-engine=$(ENGINE)) $(if $(KEEP),-keep)
 
+.PHONY: eval
+eval: ## Simulate all that docs/evaluation.md shows, and write it there: ten minutes
+	go run ./hack/eval
+
+.PHONY: eval-vllm
+eval-vllm: ## Measure strategies on three real vLLM engines (SEEDS=5): twelve minutes a seed
+	go run ./hack/eval -real -seeds $(or $(SEEDS),5)
+
 ##@ Check
 
 .PHONY: lint
