@@ -23,36 +23,35 @@ type completion struct {
 
 // calibrate measures what a step takes on these engines: the constants that the simulator needs.
 func calibrate(ctx context.Context, engines []*env.Engine) (simulate.Hardware, error) {
-	c := &calibration{ctx: ctx, engines: engines, rand: rand.New(rand.NewPCG(1, 1))}
+	c := &calibration{engines: engines, rand: rand.New(rand.NewPCG(1, 1))}
 	hw := simulate.CPU
-	c.prefill(1, 256) // the first of anything is slow
+	c.prefill(ctx, 1, 256) // the first of anything is slow
 
 	// A step that decodes takes Overhead and a little for each sequence and each token it looks back on.
 	const far = 4096
-	near := c.decode(1, 64)
-	hw.PerContext = max(0, (c.decode(1, far)-near)/far)
-	hw.PerSequence = max(0, (c.decode(4, 64)-near)/3)
+	near := c.decode(ctx, 1, 64)
+	hw.PerContext = max(0, (c.decode(ctx, 1, far)-near)/far)
+	hw.PerSequence = max(0, (c.decode(ctx, 4, 64)-near)/3)
 	hw.Overhead, hw.Weights, hw.Reduce, hw.ReducePerToken = near-hw.PerSequence, 0, 0, 0
 
 	// A prompt takes the way to the scheduler, its steps, and for each token some more, the more the longer.
-	way := c.prefill(1, 16) - near
-	one, four := c.prefill(1, 1024)-way-near, c.prefill(1, 4096)-way-4*near
+	way := c.prefill(ctx, 1, 16) - near
+	one, four := c.prefill(ctx, 1, 1024)-way-near, c.prefill(ctx, 1, 4096)-way-4*near
 	// one = 1024 b + 1024^2/2 c; four = 4096 b + 4096^2/2 c
 	hw.PerAttention = max(0, (four-4*one)/(4096*4096/2-4*1024*1024/2))
 	hw.PerToken = (one - hw.PerAttention*1024*1024/2) / 1024
 
-	alone := c.prefill(1, 2048)
+	alone := c.prefill(ctx, 1, 2048)
 	hw.Contention = nil
 	for k := range engines {
-		hw.Contention = append(hw.Contention, max(1, c.prefill(k+1, 2048)/alone))
+		hw.Contention = append(hw.Contention, max(1, c.prefill(ctx, k+1, 2048)/alone))
 	}
-	hw.Frontend = time.Duration((c.chat() - near) * float64(time.Millisecond))
+	hw.Frontend = time.Duration((c.chat(ctx) - near) * float64(time.Millisecond))
 	return hw, c.err
 }
 
 // calibration is measurements in milliseconds. After the first error they are all 0.
 type calibration struct {
-	ctx     context.Context
 	engines []*env.Engine
 	rand    *rand.Rand
 	err     error
@@ -71,7 +70,7 @@ func (c *calibration) tokens(n int) []int {
 type timing struct{ first, last float64 }
 
 // send sends prompts at once, the i-th to the engine that to names, and returns the median timing.
-func (c *calibration) send(n, tokens, output int, to func(i int) *env.Engine) timing {
+func (c *calibration) send(ctx context.Context, n, tokens, output int, to func(i int) *env.Engine) timing {
 	var firsts, lasts []float64
 	for range 5 {
 		var mu sync.Mutex
@@ -79,7 +78,7 @@ func (c *calibration) send(n, tokens, output int, to func(i int) *env.Engine) ti
 		for i := range n {
 			prompt := c.tokens(tokens)
 			all.Go(func() {
-				t, err := c.complete(to(i), prompt, output)
+				t, err := c.complete(ctx, to(i), prompt, output)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -96,36 +95,36 @@ func (c *calibration) send(n, tokens, output int, to func(i int) *env.Engine) ti
 	return timing{median(firsts), median(lasts)}
 }
 
-func (c *calibration) complete(e *env.Engine, prompt []int, output int) (t timing, err error) {
+func (c *calibration) complete(ctx context.Context, e *env.Engine, prompt []int, output int) (t timing, err error) {
 	body, err := json.Marshal(completion{env.Model, prompt, output, true, true})
 	if err != nil {
 		return t, err
 	}
 	begun := time.Now()
-	first, err := stream(c.ctx, e.URL+"/v1/completions", body, "")
+	first, err := stream(ctx, e.URL+"/v1/completions", body, "")
 	return timing{ms(first), ms(time.Since(begun))}, err
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // prefill is how long it takes to the first token of a prompt on each of the first n engines at once.
-func (c *calibration) prefill(n, tokens int) float64 {
-	return c.send(n, tokens, 1, func(i int) *env.Engine { return c.engines[i] }).first
+func (c *calibration) prefill(ctx context.Context, n, tokens int) float64 {
+	return c.send(ctx, n, tokens, 1, func(i int) *env.Engine { return c.engines[i] }).first
 }
 
 // decode is how long each further token takes, with so many sequences at one engine.
-func (c *calibration) decode(sequences, tokens int) float64 {
+func (c *calibration) decode(ctx context.Context, sequences, tokens int) float64 {
 	const output = 65
-	t := c.send(sequences, tokens, output, func(int) *env.Engine { return c.engines[0] })
+	t := c.send(ctx, sequences, tokens, output, func(int) *env.Engine { return c.engines[0] })
 	return (t.last - t.first) / (output - 1)
 }
 
 // chat is how long a short chat's first token takes: a template and a tokenizer come before the scheduler.
-func (c *calibration) chat() float64 {
+func (c *calibration) chat(ctx context.Context) float64 {
 	var took []float64
 	for range 9 {
 		body, _ := json.Marshal(chat{Model: env.Model, Messages: []message{{"user", "hello"}}, MaxTokens: 1, Stream: true})
-		t, err := stream(c.ctx, c.engines[0].URL+"/v1/chat/completions", body, "")
+		t, err := stream(ctx, c.engines[0].URL+"/v1/chat/completions", body, "")
 		if err != nil {
 			c.err = err
 			return 0
