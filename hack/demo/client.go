@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,8 +10,6 @@ import (
 
 	"github.com/homing-dev/homing/test/env"
 )
-
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 type chat struct {
 	Model     string    `json:"model"`
@@ -33,40 +27,19 @@ func ask(ctx context.Context, url string, c chat) (time.Duration, error) {
 		return 0, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return 0, fmt.Errorf("%s: %s", resp.Status, body)
+	if c.Stream {
+		first, err := env.ReadStream(resp)
+		return first.Sub(begun), err
 	}
-	if !c.Stream {
-		_, err := io.Copy(io.Discard, resp.Body)
+	if err := env.Served(resp); err != nil {
 		return 0, err
 	}
-	var first time.Duration
-	lines := bufio.NewScanner(resp.Body)
-	ended := false
-	for lines.Scan() {
-		if first == 0 && strings.HasPrefix(lines.Text(), "data:") {
-			first = time.Since(begun)
-		}
-		ended = ended || lines.Text() == "data: [DONE]"
-	}
-	if !ended {
-		return 0, fmt.Errorf("the stream ended early: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
-	}
-	return first, nil
+	_, err = io.Copy(io.Discard, resp.Body)
+	return 0, err
 }
 
 func post(ctx context.Context, url string, c chat) (*http.Response, error) {
-	body, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	return client.Do(req)
+	return env.Post(ctx, url+"/v1/chat/completions", c)
 }
 
 // probeChat is 8 KiB for a model that no engine has: it is routed like any chat, and refused at once, so

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -96,12 +95,8 @@ func (c *calibration) send(ctx context.Context, n, tokens, output int, to func(i
 }
 
 func (c *calibration) complete(ctx context.Context, e *env.Engine, prompt []int, output int) (t timing, err error) {
-	body, err := json.Marshal(completion{env.Model, prompt, output, true, true})
-	if err != nil {
-		return t, err
-	}
 	begun := time.Now()
-	first, err := stream(ctx, e.URL+"/v1/completions", body, "")
+	first, err := stream(ctx, e.URL+"/v1/completions", completion{env.Model, prompt, output, true, true})
 	return timing{ms(first), ms(time.Since(begun))}, err
 }
 
@@ -123,8 +118,8 @@ func (c *calibration) decode(ctx context.Context, sequences, tokens int) float64
 func (c *calibration) chat(ctx context.Context) float64 {
 	var took []float64
 	for range 9 {
-		body, _ := json.Marshal(chat{Model: env.Model, Messages: []message{{"user", "hello"}}, MaxTokens: 1, Stream: true})
-		t, err := stream(ctx, c.engines[0].URL+"/v1/chat/completions", body, "")
+		t, err := stream(ctx, c.engines[0].URL+"/v1/chat/completions",
+			chat{Model: env.Model, Messages: []message{{"user", "hello"}}, MaxTokens: 1, Stream: true})
 		if err != nil {
 			c.err = err
 			return 0

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -316,6 +315,32 @@ type player struct {
 	sent  atomic.Int64
 }
 
+type chat struct {
+	Model     string    `json:"model"`
+	Messages  []message `json:"messages"`
+	MaxTokens int       `json:"max_tokens"`
+	Stream    bool      `json:"stream"`
+	IgnoreEOS bool      `json:"ignore_eos,omitempty"`
+}
+
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// stream sends a request, reads the answer's stream to its end, and returns the time to its first token. Headers
+// are names and values in turn.
+func stream(ctx context.Context, url string, body any, headers ...string) (time.Duration, error) {
+	begun := time.Now()
+	resp, err := env.Post(ctx, url, body, headers...)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	first, err := env.ReadStream(resp)
+	return first.Sub(begun), err
+}
+
 type session struct {
 	turns []simulate.Turn
 	next  int
@@ -366,14 +391,14 @@ func (p *player) take() *session {
 	return s
 }
 
-// to is where a request goes, and the engine that the gateway is to use, if the client says so. A client that
-// knows the groups gives a new one to the engine with the fewest.
-func (p *player) to(r *simulate.Request) (url, engine string) {
+// to is where a request goes, and the header that names the engine to a gateway without a picker, if the client
+// does. A client that knows the groups gives a new one to the engine with the fewest.
+func (p *player) to(r *simulate.Request) (url string, headers []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	url = p.urls[p.rand.IntN(len(p.urls))]
 	if p.homes == nil {
-		return url, ""
+		return url, nil
 	}
 	home, seen := p.homes[r.Group]
 	if !seen {
@@ -385,9 +410,9 @@ func (p *player) to(r *simulate.Request) (url, engine string) {
 		p.homes[r.Group] = home
 	}
 	if p.past {
-		return p.engines[home].URL, ""
+		return p.engines[home].URL, nil
 	}
-	return url, p.engines[home].Addr
+	return url, []string{"x-gateway-destination-endpoint", p.engines[home].Addr}
 }
 
 func (p *player) ask(ctx context.Context, r *simulate.Request) error {
@@ -399,12 +424,8 @@ func (p *player) ask(ctx context.Context, r *simulate.Request) error {
 		}
 		c.Messages = append(c.Messages, message{role, p.text(m)})
 	}
-	body, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	url, engine := p.to(r)
-	first, err := stream(ctx, url+"/v1/chat/completions", body, engine)
+	url, headers := p.to(r)
+	first, err := stream(ctx, url+"/v1/chat/completions", c, headers...)
 	if err != nil {
 		return err
 	}
@@ -433,11 +454,7 @@ func (p *player) text(m simulate.Message) string {
 
 // probe sends a chat for a model that no engine has: it is routed, and refused at once.
 func probe(ctx context.Context, url string) error {
-	body, err := json.Marshal(chat{Model: "absent", Messages: []message{{"user", "hello"}}, MaxTokens: 1})
-	if err != nil {
-		return err
-	}
-	resp, err := post(ctx, url+"/v1/chat/completions", body, "")
+	resp, err := env.Post(ctx, url+"/v1/chat/completions", chat{Model: "absent", Messages: []message{{"user", "hello"}}, MaxTokens: 1})
 	if err != nil {
 		return err
 	}
