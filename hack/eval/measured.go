@@ -203,7 +203,7 @@ func (all sides) table() string {
 	}
 	for _, b := range all {
 		t.row(b.way.name)
-		t.cellf("**%s s** (%s..%s)", seconds(b.real.mean), seconds(b.least), seconds(b.most))
+		t.cellf("**%s s** (%s-%s)", seconds(b.real.mean), seconds(b.least), seconds(b.most))
 		t.cellf("%.2f", b.real.mean/all[0].real.mean)
 		t.cell(seconds(b.real.p50))
 		t.cell(seconds(b.real.p90))
@@ -243,12 +243,24 @@ func (all sides) verdict() string {
 			}
 		}
 	}
+	return fmt.Sprintf("%s. Measured and simulated hit rates differ by %.1f points at most (%s), mean TTFT against random by %.0f %% (%s); "+
+		"of %d pairs of ways that measured 10 %% or more apart, %d are in the same order.", all.seeds(), 100*hits, hitsAt, 100*ratio, ratioAt, pairs, same)
+}
+
+// seeds says how many were measured.
+func (all sides) seeds() string {
 	fewest, most := all[0].seeds, all[0].seeds
 	for _, b := range all {
 		fewest, most = min(fewest, b.seeds), max(most, b.seeds)
 	}
-	return fmt.Sprintf("%d to %d seeds measured. Measured and simulated hit rates differ by %.1f points at most (%s), mean TTFT against random by %.0f %% (%s); "+
-		"of %d pairs of ways that measured 10 %% or more apart, %d are in the same order.", fewest, most, 100*hits, hitsAt, 100*ratio, ratioAt, pairs, same)
+	switch {
+	case most == 1:
+		return "One seed"
+	case fewest == most:
+		return fmt.Sprintf("%d seeds", most)
+	default:
+		return fmt.Sprintf("%d to %d seeds", fewest, most)
+	}
 }
 
 func median(v []float64) float64 {
