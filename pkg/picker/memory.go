@@ -108,6 +108,11 @@ type sighting struct {
 func (m *memory) put(rungs []prefix.Rung, bytes int64, tag Tag, now endpoint.Moment, agreed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.place(rungs, bytes, tag, now, agreed)
+}
+
+// place is put. The caller holds mu.
+func (m *memory) place(rungs []prefix.Rung, bytes int64, tag Tag, now endpoint.Moment, agreed bool) {
 	for i := range rungs {
 		p := place{tag: tag, at: now, agreed: agreed}
 		if i == len(rungs)-1 {
@@ -120,12 +125,12 @@ func (m *memory) put(rungs []prefix.Rung, bytes int64, tag Tag, now endpoint.Mom
 // hear notes a pick that another replica made.
 func (m *memory) hear(t *Told, now endpoint.Moment, halfLife float64) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.traffic.add(1, now, halfLife)
 	for i := range t.Rungs {
 		m.entry(t.Rungs[i].Key).traffic.add(1, now, halfLife)
 	}
-	m.mu.Unlock()
-	m.put(t.Rungs, t.Bytes, t.Endpoint, now, true)
+	m.place(t.Rungs, t.Bytes, t.Endpoint, now, true)
 }
 
 // total is how many requests came lately.

@@ -130,14 +130,17 @@ func (s *simulation) change(e Event) {
 }
 
 // restarter is a Router that can lose what it knows.
-type restarter interface{ Restart() }
+type restarter interface {
+	Router
+	Restart()
+}
 
 // restart has one picker forget what it knew, or with -1 all of them.
 func (s *simulation) restart(picker int) {
 	for i, r := range s.routers {
 		if r, ok := r.(restarter); ok && (picker < 0 || picker == i) {
 			r.Restart()
-			s.routers[i].Publish(slices.Clone(s.members))
+			r.Publish(slices.Clone(s.members))
 		}
 	}
 }
