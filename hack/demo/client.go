@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 
@@ -22,7 +20,7 @@ type chat struct {
 // of an answer in one piece 0, since nobody can tell.
 func ask(ctx context.Context, url string, c chat) (time.Duration, error) {
 	begun := time.Now()
-	resp, err := post(ctx, url, c)
+	resp, err := env.Post(ctx, url+"/v1/chat/completions", c)
 	if err != nil {
 		return 0, err
 	}
@@ -38,24 +36,11 @@ func ask(ctx context.Context, url string, c chat) (time.Duration, error) {
 	return 0, err
 }
 
-func post(ctx context.Context, url string, c chat) (*http.Response, error) {
-	return env.Post(ctx, url+"/v1/chat/completions", c)
-}
-
 // probeChat is 8 KiB for a model that no engine has: it is routed like any chat, and refused at once, so
 // that little of its time is the engine's.
 var probeChat = chat{Model: "absent-" + env.Model, Messages: []message{{"user", strings.Repeat("routing ", 1024)}}, MaxTokens: 1}
 
 // probe sends the probe chat and expects to be refused.
 func probe(ctx context.Context, url string) error {
-	resp, err := post(ctx, url, probeChat)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusNotFound {
-		err = fmt.Errorf("%s: %.300s", resp.Status, body)
-	}
-	return err
+	return env.Probe(ctx, url+"/v1/chat/completions", probeChat)
 }

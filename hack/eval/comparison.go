@@ -141,12 +141,11 @@ func meansTable(all []*figures) string {
 		{"the same, first tokens seen", "AdaptivePrefixSeeing"},
 		{"known groups", "KnownGroups"},
 	}
-	t := newTable("workload")
+	titles := []string{"workload"}
 	for _, c := range columns {
-		t.head(c.title)
+		titles = append(titles, c.title)
 	}
-	t.head("PrefixAware, best setting")
-	t.head("true-cache oracle")
+	t := newTable(append(titles, "PrefixAware, best setting", "true-cache oracle")...)
 	for _, f := range all {
 		t.row(f.load.String())
 		for _, c := range columns {
@@ -160,11 +159,8 @@ func meansTable(all []*figures) string {
 
 // aimsTable holds AdaptivePrefix against what it should be.
 func aimsTable(all []*figures) string {
-	t := newTable("workload")
-	t.head("to the oracle")
-	t.head("to PrefixAware's best setting")
-	t.head("to the better of PrefixAware (4096, 64) and least outstanding")
-	t.head("first tokens seen: to the oracle")
+	t := newTable("workload", "to the oracle", "to PrefixAware's best setting",
+		"to the better of PrefixAware (4096, 64) and least outstanding", "first tokens seen: to the oracle")
 	for _, f := range all {
 		own := f.mean("AdaptivePrefix")
 		t.row(f.load.String())

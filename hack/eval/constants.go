@@ -37,33 +37,19 @@ func trials() []trial {
 }
 
 // constants changes one constant at a time, on first halves.
-func constants(p *page) (list []job) {
-	list = append(list, sensitivity(p))
-	var rows []string
-	t := newTable("constant")
-	for _, title := range []string{"value", "one picker", "worst workload", "three that share nothing", "worst workload"} {
-		t.head(title)
-	}
+func constants(p *page) []job {
+	var parts []part
 	for _, trial := range trials() {
 		for _, value := range trial.values {
-			row := len(rows)
-			rows = append(rows, "")
-			list = append(list, job{fmt.Sprintf("%s %g", trial.constant, value), func(ctx context.Context) (string, error) {
+			parts = append(parts, part{fmt.Sprintf("%s %g", trial.constant, value), func(ctx context.Context) (string, error) {
 				tuning := picker.DefaultTuning()
 				trial.set(&tuning, value)
-				line, err := ablate(ctx, fmt.Sprintf("%s | %g", trial.constant, value), tuning)
-				if err != nil {
-					return "", err
-				}
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				rows[row] = line
-				p.text["constants"] = t.String() + strings.Join(rows, "")
-				return "done", nil
+				return ablate(ctx, fmt.Sprintf("%s | %g", trial.constant, value), tuning)
 			}})
 		}
 	}
-	return list
+	head := newTable("constant", "value", "one picker", "worst workload", "three that share nothing", "worst workload")
+	return append(p.tableOf("constants", head, parts), sensitivity(p))
 }
 
 // ablate is a row: how mean TTFT changes with other constants.
@@ -112,9 +98,7 @@ func sensitivity(p *page) job {
 		b.WriteString("```\n")
 		_ = r.WriteTable(&b) // to memory
 		b.WriteString("```\n")
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.text["sensitivity"] = b.String()
+		p.section("sensitivity", b.String())
 		return "done", nil
 	}}
 }

@@ -23,8 +23,7 @@ func TestReplacePutsASectionInItsPlace(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	table := newTable("a")
-	table.head("b")
+	table := newTable("a", "b")
 	table.row("1")
 	table.cellf("%d %%", 2)
 	table.row("3")

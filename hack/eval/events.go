@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/homing-dev/homing/pkg/simulate"
 )
@@ -29,32 +28,17 @@ func happenings() []happening {
 }
 
 // events has engines come and go, and pickers forget, under prefixes, chats and agents.
-func events(p *page) (list []job) {
-	var rows []string
-	t := newTable("workload")
-	for _, title := range []string{
-		"event", "strategy", "groups moved", "moved anyway", "of", "depth of the dip", "length of the dip", "mean TTFT", "failed",
-	} {
-		t.head(title)
-	}
+func events(p *page) []job {
+	var parts []part
 	for _, name := range []string{"zipf-prefixes", "shared-system", "agents"} {
 		for _, h := range happenings() {
-			row := len(rows)
-			rows = append(rows, "")
-			list = append(list, job{fmt.Sprintf("%s, %s", name, h.title), func(ctx context.Context) (string, error) {
-				lines, err := h.rows(ctx, load{name: name, rate: 1, engines: 7})
-				if err != nil {
-					return "", err
-				}
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				rows[row] = lines
-				p.text["events"] = t.String() + strings.Join(rows, "")
-				return "done", nil
+			parts = append(parts, part{fmt.Sprintf("%s, %s", name, h.title), func(ctx context.Context) (string, error) {
+				return h.rows(ctx, load{name: name, rate: 1, engines: 7})
 			}})
 		}
 	}
-	return list
+	return p.tableOf("events", newTable("workload", "event", "strategy", "groups moved", "moved anyway", "of",
+		"depth of the dip", "length of the dip", "mean TTFT", "failed"), parts)
 }
 
 // rows are what came of it, for each strategy.

@@ -114,10 +114,8 @@ func sideBySide(p *page) (list []job) {
 			if err != nil {
 				return "", err
 			}
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.text["real-"+name] = c.table() + "\n" + c.verdict() + "\n"
-			p.text["engines"] = describe(kept.Hardware) + ".\n"
+			p.section("real-"+name, c.table()+"\n"+c.verdict()+"\n")
+			p.section("engines", describe(kept.Hardware)+".\n")
 			return c.verdict(), nil
 		}})
 	}
@@ -194,13 +192,9 @@ func simulated(ctx context.Context, name string, way way) (m medians, err error)
 }
 
 func (all sides) table() string {
-	t := newTable("")
-	for _, title := range []string{
+	t := newTable("",
 		"measured: mean TTFT", "of random", "P50", "P90", "token hit rate", "busiest engine's share",
-		"simulated: mean TTFT", "of random", "P50", "P90", "token hit rate",
-	} {
-		t.head(title)
-	}
+		"simulated: mean TTFT", "of random", "P50", "P90", "token hit rate")
 	for _, b := range all {
 		t.row(b.way.name)
 		t.cellf("**%s s** (%s-%s)", seconds(b.real.mean), seconds(b.least), seconds(b.most))

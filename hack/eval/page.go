@@ -48,6 +48,38 @@ func writePage(ctx context.Context, only string) error {
 	return p.write()
 }
 
+// section puts a text between <!-- NAME --> and <!-- /NAME -->.
+func (p *page) section(name, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.text[name] = text
+}
+
+// part is a job that makes some rows of a table.
+type part struct {
+	name string
+	rows func(context.Context) (string, error)
+}
+
+// tableOf makes a section of a table whose parts are made one by one, each in its place.
+func (p *page) tableOf(section string, head *table, parts []part) (list []job) {
+	top, rows := head.String(), make([]string, len(parts))
+	for i, part := range parts {
+		list = append(list, job{part.name, func(ctx context.Context) (string, error) {
+			made, err := part.rows(ctx)
+			if err != nil {
+				return "", err
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			rows[i] = made
+			p.text[section] = top + strings.Join(rows, "")
+			return "done", nil
+		}})
+	}
+	return list
+}
+
 // runAll runs the jobs, one on each processor, until one fails.
 func runAll(ctx context.Context, list []job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -124,16 +156,12 @@ type table struct {
 	body    bool
 }
 
-func newTable(first string) *table {
-	t := &table{}
-	t.head(first)
+func newTable(titles ...string) *table {
+	t := &table{columns: len(titles)}
+	for _, title := range titles {
+		t.cell(title)
+	}
 	return t
-}
-
-// head adds a column.
-func (t *table) head(title string) {
-	t.b.WriteString("| " + title + " ")
-	t.columns++
 }
 
 // row begins a row.

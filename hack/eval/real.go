@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/homing-dev/homing/pkg/simulate"
@@ -163,7 +160,7 @@ func (f *front) reached(ctx context.Context, shared bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		err := probe(ctx, f.envoy.URL)
+		err := env.Probe(ctx, f.envoy.URL+"/v1/chat/completions", absent)
 		if err == nil && shared {
 			err = f.hears(ctx)
 		}
@@ -177,6 +174,9 @@ func (f *front) reached(ctx context.Context, shared bool) error {
 		}
 	}
 }
+
+// absent is a chat for a model that no engine has.
+var absent = chat{Model: "absent", Messages: []message{{"user", "hello"}}, MaxTokens: 1}
 
 // hears says nil once the replica hears another.
 func (f *front) hears(ctx context.Context) error {
@@ -240,17 +240,15 @@ func (s *stage) play(ctx context.Context, name string, way way, seed uint64) (*R
 
 // urls is where requests go, each to one of them by chance.
 func (s *stage) urls(ctx context.Context, way way) (urls []string, err error) {
-	switch {
-	case way.policy.Strategy == "":
-		urls = append(urls, s.fronts[0].envoy.Plain)
-	default:
-		if err := s.start(ctx, way); err != nil {
-			return nil, err
-		}
-		for _, f := range s.fronts {
-			if f.homing != nil {
-				urls = append(urls, f.envoy.URL)
-			}
+	if way.policy.Strategy == "" {
+		return []string{s.fronts[0].envoy.Plain}, nil
+	}
+	if err := s.start(ctx, way); err != nil {
+		return nil, err
+	}
+	for _, f := range s.fronts {
+		if f.homing != nil {
+			urls = append(urls, f.envoy.URL)
 		}
 	}
 	return urls, nil
@@ -312,7 +310,6 @@ type player struct {
 	ready []*session     // guarded by mu; those that no client works on, the longest idle first
 	homes map[uint64]int // guarded by mu; of groups, if they are known: which of the engines
 	ttft  []float64      // guarded by mu; seconds
-	sent  atomic.Int64
 }
 
 type chat struct {
@@ -429,7 +426,6 @@ func (p *player) ask(ctx context.Context, r *simulate.Request) error {
 	if err != nil {
 		return err
 	}
-	p.sent.Add(1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ttft = append(p.ttft, first.Seconds())
@@ -450,18 +446,4 @@ func (p *player) text(m simulate.Message) string {
 		words = append(words, vocabulary[r.IntN(len(vocabulary))])
 	}
 	return strings.Join(words, " ")
-}
-
-// probe sends a chat for a model that no engine has: it is routed, and refused at once.
-func probe(ctx context.Context, url string) error {
-	resp, err := env.Post(ctx, url+"/v1/chat/completions", chat{Model: "absent", Messages: []message{{"user", "hello"}}, MaxTokens: 1})
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	if err == nil && resp.StatusCode != http.StatusNotFound {
-		err = fmt.Errorf("probe: %s", resp.Status)
-	}
-	return err
 }

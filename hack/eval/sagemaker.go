@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/homing-dev/homing/pkg/simulate"
@@ -30,15 +31,22 @@ func publishedFigures() []published {
 	}
 }
 
+// aboutHits is how far from "about 25 %" and "82 %" hit rates are taken to be those.
+const aboutHits = .03
+
 // sageMaker sets the published figures beside the simulated ones.
 func sageMaker(p *page) []job {
 	return []job{{"SageMaker's figures", func(ctx context.Context) (string, error) {
-		t := newTable("against random routing")
-		for _, title := range []string{"published", "PrefixAware(1024, 64)", "in the band", "least outstanding", "AdaptivePrefix"} {
-			t.head(title)
-		}
+		t := newTable("against random routing", "published", "PrefixAware(1024, 64)", "in the band", "least outstanding", "AdaptivePrefix")
 		outcomes := map[string][]simulate.Outcome{}
 		outside := 0
+		verdict := func(in bool) string {
+			if in {
+				return "yes"
+			}
+			outside++
+			return "**no**"
+		}
 		for _, f := range publishedFigures() {
 			all := outcomes[f.workload]
 			if all == nil {
@@ -54,12 +62,8 @@ func sageMaker(p *page) []job {
 				percent := 100 * (f.of(o.Mean)/f.of(all[0].Mean) - 1)
 				t.cellf("%+.1f %%", percent)
 				if i == 0 {
-					in := "yes"
-					if rounded := float64(int(percent*10)) / 10; rounded < f.least || rounded > f.most {
-						in = "**no**"
-						outside++
-					}
-					t.cell(in)
+					rounded := math.Round(percent*10) / 10
+					t.cell(verdict(rounded >= f.least && rounded <= f.most))
 				}
 			}
 		}
@@ -69,13 +73,11 @@ func sageMaker(p *page) []job {
 		for i, o := range long[1:] {
 			t.cellf("%.0f -> %.0f %%", 100*long[0].Mean.HitRate, 100*o.Mean.HitRate)
 			if i == 0 {
-				t.cell("yes")
+				t.cell(verdict(math.Abs(long[0].Mean.HitRate-.25) < aboutHits && math.Abs(o.Mean.HitRate-.82) < aboutHits))
 			}
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.text["sagemaker"] = t.String()
-		return fmt.Sprintf("%d of %d figures out of their bands", outside, len(publishedFigures())), nil
+		p.section("sagemaker", t.String())
+		return fmt.Sprintf("%d of %d figures out of their bands", outside, len(publishedFigures())+1), nil
 	}}}
 }
 

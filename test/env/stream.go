@@ -41,6 +41,20 @@ func Served(resp *http.Response) error {
 	return fmt.Errorf("%s: %s", resp.Status, said)
 }
 
+// Probe sends a request for a model that no engine has: it is routed, and refused at once, which is as it should be.
+func Probe(ctx context.Context, url string, body any) error {
+	resp, err := Post(ctx, url, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusNotFound {
+		err = fmt.Errorf("%s: %.300s", resp.Status, said)
+	}
+	return err
+}
+
 // ReadStream reads a streamed answer to its end, and says when its first token came. An answer that was refused,
 // that has an error in its stream or that ends early is an error.
 func ReadStream(resp *http.Response) (first time.Time, err error) {

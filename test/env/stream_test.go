@@ -47,3 +47,13 @@ func TestPostSendsHeadersAndSaysARefusal(t *testing.T) {
 		t.Errorf("error %v, want what the answer says", err)
 	}
 }
+
+func TestProbeWantsToBeRefused(t *testing.T) {
+	for status, fine := range map[int]bool{http.StatusNotFound: true, http.StatusOK: false, http.StatusServiceUnavailable: false} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		if err := Probe(t.Context(), server.URL, "absent"); (err == nil) != fine {
+			t.Errorf("status %d: %v", status, err)
+		}
+		server.Close()
+	}
+}
