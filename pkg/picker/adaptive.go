@@ -270,7 +270,8 @@ func (a *adaptive) latelyOf(o *option) float64 {
 func (a *adaptive) uncached(o *option) float64 { return float64(max(a.Bytes-o.cached, 1)) }
 
 // workOf is the option's marginal work: what it has to compute, and this request's part weighted, times the
-// requests that this keeps busy and a few more.
+// requests that this keeps busy and a few more. A heavier endpoint bears more load for the same work; an idle one
+// is no better for its weight, or conversations would all leave the light ones.
 func (a *adaptive) workOf(o *option) float64 {
 	if o.full {
 		return math.Inf(1)
@@ -281,7 +282,8 @@ func (a *adaptive) workOf(o *option) float64 {
 		inFlight += a.others * (t.Alike*inFlight + (1-t.Alike)*a.meanInFlight)
 		pending += a.others * (t.Alike*pending + (1-t.Alike)*a.meanPending)
 	}
-	return (pending + t.Uncached*a.uncached(o)) * (inFlight + t.Base) / o.endpoint.Weight
+	weight := o.endpoint.Weight
+	return (pending/weight + t.Uncached*a.uncached(o)) * (inFlight/weight + t.Base)
 }
 
 // choose is home, unless another has so much less to do.

@@ -343,19 +343,25 @@ func TestHomeFollowsARequestServedElsewhere(t *testing.T) {
 }
 
 func TestWeightsSetSharesOfConversations(t *testing.T) {
-	s := specs(3)
-	s[0].Weight = 2
-	pool := newPool(adaptivePolicy(), s)
-	for name, others := range map[string]int{"alone": 0, "unshared": 1} {
-		k := tunedPicker(func(t *Tuning) { t.Others = others })
-		heavy := 0
+	for _, test := range []struct {
+		weight   float64
+		others   int
+		min, max int // of 1,000 conversations
+	}{
+		{2, 0, 430, 570}, {2, 1, 430, 570}, {8, 0, 680, 870}, {8, 1, 730, 870}, {0.25, 0, 80, 150}, {0.25, 1, 80, 150},
+	} {
+		s := specs(3)
+		s[0].Weight = test.weight
+		k, pool := tunedPicker(func(t *Tuning) { t.Others = test.others }), newPool(adaptivePolicy(), s)
+		got := 0
 		for c := range 1000 {
 			if served(t, k, pool, chat(time.Duration(c)*time.Second, message(2000, "conversation", c))) == "pod-0" {
-				heavy++
+				got++
 			}
 		}
-		if heavy < 430 || heavy > 570 {
-			t.Errorf("%s: an endpoint of weight 2 beside two of 1 got %d of 1000", name, heavy)
+		if got < test.min || got > test.max {
+			t.Errorf("an endpoint of weight %v beside two of 1 got %d of 1000 conversations with %d other pickers, want %d..%d",
+				test.weight, got, test.others, test.min, test.max)
 		}
 	}
 }
