@@ -52,7 +52,7 @@ func DefaultTuning() Tuning {
 		HalfLife:    60,
 		Recent:      5,
 		Doubt:       2,
-		Leave:       2.25,
+		Leave:       1.75,
 		Base:        2.5,
 		Uncached:    1.5,
 		Beyond:      0.5,
