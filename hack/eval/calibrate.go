@@ -129,8 +129,10 @@ func (c *calibration) chat(ctx context.Context) float64 {
 	return median(took)
 }
 
-// describe is the constants in words.
-func describe(h simulate.Hardware) string {
-	return fmt.Sprintf("a step %.1f ms, and %.3f ms a token, %.2g ms a token and token before it; decoding %.2f ms a sequence, %.2g ms a token of context; front end %v; with 1, 2 .. engines at work %.2f times as long",
-		h.Overhead, h.PerToken, h.PerAttention, h.PerSequence, h.PerContext, h.Frontend.Round(time.Millisecond), h.Contention)
+// describe is the engines' constants in words.
+func (m *Measured) describe() string {
+	h := m.Hardware
+	return fmt.Sprintf("%g of a processor for each engine: a step %.1f ms, and %.3f ms a token, %.2g ms a token and token before it; "+
+		"decoding %.2f ms a sequence, %.2g ms a token of context; front end %v; with 1, 2 .. engines at work %.2f times as long",
+		m.Share, h.Overhead, h.PerToken, h.PerAttention, h.PerSequence, h.PerContext, h.Frontend.Round(time.Millisecond), h.Contention)
 }

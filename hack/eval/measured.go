@@ -18,6 +18,8 @@ import (
 
 // Measured is what is kept of real engines.
 type Measured struct {
+	// Share is how much of a processor each engine had.
+	Share float64 `json:"processors_per_engine"`
 	// Hardware is the constants of the engines' steps, measured before the runs.
 	Hardware simulate.Hardware `json:"hardware"`
 	Runs     []Real            `json:"runs"`
@@ -73,10 +75,13 @@ func measure(ctx context.Context, from uint64, seeds int, workloads []string, on
 	if err != nil {
 		return err
 	}
+	if kept.Share != realShare { // those runs are not to be compared with these
+		kept.Share, kept.Runs = realShare, nil
+	}
 	if kept.Hardware, err = calibrate(ctx, s.engines); err != nil {
 		return fmt.Errorf("measuring the engines: %w", err)
 	}
-	fmt.Println(describe(kept.Hardware))
+	fmt.Println(kept.describe())
 	for seed := from; seed < from+uint64(seeds); seed++ { //nolint:gosec // a few
 		for _, name := range workloads {
 			for _, way := range ways() {
@@ -115,7 +120,7 @@ func sideBySide(p *page) (list []job) {
 				return "", err
 			}
 			p.section("real-"+name, c.table()+"\n"+c.verdict()+"\n")
-			p.section("engines", describe(kept.Hardware)+".\n")
+			p.section("engines", kept.describe()+".\n")
 			return c.verdict(), nil
 		}})
 	}

@@ -19,6 +19,9 @@ const (
 	realEngines  = 3
 	realReplicas = 2
 	poolName     = "eval"
+	// realShare is how much of a processor each engine gets, so that on two processors all engines can work
+	// at once and none is the faster because another is idle: GPU engines lend each other nothing.
+	realShare = 0.55
 )
 
 // realWorkloads are what is played on real engines, scaled down to them.
@@ -80,6 +83,11 @@ func build(ctx context.Context, e *env.Env) (*stage, error) {
 	engines, err := e.VLLM(ctx, realEngines, env.VLLMOptions{Nice: 10})
 	if err != nil {
 		return nil, err
+	}
+	for _, engine := range engines {
+		if err := e.Limit(engine.Process, realShare); err != nil {
+			return nil, err
+		}
 	}
 	s := &stage{env: e, engines: engines}
 	for range realReplicas {

@@ -23,6 +23,7 @@ type Env struct {
 
 	mu        sync.Mutex
 	processes []*Process // in the order of their start
+	quotas    []*quota
 	closed    bool
 }
 
@@ -48,11 +49,14 @@ func (e *Env) Close() {
 func (e *Env) stop() {
 	e.mu.Lock()
 	e.closed = true
-	processes := e.processes
-	e.processes = nil
+	processes, quotas := e.processes, e.quotas
+	e.processes, e.quotas = nil, nil
 	e.mu.Unlock()
 	for _, p := range slices.Backward(processes) {
 		p.Stop()
+	}
+	for _, q := range quotas {
+		q.close()
 	}
 }
 

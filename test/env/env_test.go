@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +33,31 @@ func TestCloseEndsItsProcesses(t *testing.T) {
 	}
 	if _, err := e.Start("late", exec.Command("true")); err == nil {
 		t.Error("a closed Env started a process")
+	}
+}
+
+func TestALimitedProcessTakesItsPartOfTheProcessors(t *testing.T) {
+	e := For(t)
+	used := func(processors float64) time.Duration {
+		p, err := e.Start("busy", exec.Command("sh", "-c", "sh -c 'while :; do :; done' & trap 'kill $!; wait; exit' TERM; wait"))
+		Check(t, err)
+		time.Sleep(100 * time.Millisecond) // both are there
+		if processors > 0 {
+			Check(t, e.Limit(p, processors))
+		}
+		time.Sleep(time.Second)
+		p.Stop()
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+	}
+	free, limited := used(0), used(0.1)
+	if limited > free/2 {
+		t.Errorf("a busy process took %v in a second, and %v when limited to a tenth of a processor", free, limited)
+	}
+	e.Close()
+	for _, groups := range []string{"/sys/fs/cgroup/homing-*-busy", "/sys/fs/cgroup/cpu/homing-*-busy"} {
+		if left, err := filepath.Glob(groups); len(left) > 0 || err != nil {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
 	}
 }
 
