@@ -14,7 +14,7 @@ import (
 
 // ID says which endpoint is the same endpoint. An address does not: it may be handed to another pod.
 type ID struct {
-	// UID is the pod's UID; in standalone mode the name given in the file.
+	// UID is the pod's UID; in standalone mode the name and the address given in the file.
 	UID string
 	// Port is the model server's port on the pod, 1..65535.
 	Port uint16
