@@ -33,6 +33,7 @@ const (
 var (
 	errSilent = errors.New("not heard of for 3 s")
 	errSelf   = errors.New("it is this replica")
+	errTwin   = errors.New("it is a replica that is listened to at another address")
 )
 
 // follower listens to another replica.
@@ -46,7 +47,8 @@ type follower struct {
 
 	// Guarded by the peers' mu.
 	picks, wanted, self bool
-	heard               bool // it tells, and what it remembers is known
+	instance            uint64 // of the replica, 0 while none is known
+	heard               bool   // it tells, and what it remembers is known
 }
 
 func newFollower(p *Peers, address string) *follower {
@@ -78,7 +80,11 @@ func (f *follower) run(ctx context.Context) {
 	said := false
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := f.connect(ctx)
-		was, wanted := f.lost(errors.Is(err, errSelf))
+		twin := errors.Is(err, errTwin)
+		was, wanted := f.lost(twin || errors.Is(err, errSelf))
+		if twin {
+			pause = maxPause // until the other address is not one any more
+		}
 		switch {
 		case errors.Is(err, errSelf):
 			<-ctx.Done() // there is nothing to hear, and nobody is missed
@@ -130,9 +136,23 @@ func (f *follower) lost(self bool) (was, wanted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was = f.heard
-	f.heard, f.self = false, self
+	f.heard, f.self, f.instance = false, self, 0
 	p.recount()
 	return was, f.wanted
+}
+
+// meets takes note of who the replica is, and says whether another follower listens to it.
+func (f *follower) meets(instance uint64) (twin bool) {
+	p := f.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.followers {
+		if other != f && other.instance == instance {
+			return true
+		}
+	}
+	f.instance = instance
+	return false
 }
 
 // found takes note that the replica is heard.
@@ -176,6 +196,9 @@ func (f *follower) listen(ctx context.Context, client peerpb.PeerServiceClient) 
 		}
 		if m.GetInstance() == f.peers.instance {
 			return errSelf
+		}
+		if first && f.meets(m.GetInstance()) {
+			return errTwin
 		}
 		now := time.Now()
 		watchdog.Reset(silence)
@@ -234,7 +257,10 @@ func (f *follower) take(m *peerpb.ListenResponse, heard heardPools, now time.Tim
 func (f *follower) learnPools(ctx context.Context, client peerpb.PeerServiceClient) {
 	asked := map[*pool]bool{}
 	for {
+		before := asked
+		asked = map[*pool]bool{} // those that are gone are forgotten
 		for _, served := range f.peers.servedPools() {
+			asked[served] = before[served]
 			if _, view := f.peers.pool(served.name.String()); view == nil || asked[served] || view.Policy.Strategy != endpoint.AdaptivePrefix {
 				continue
 			}

@@ -3,9 +3,11 @@ package peer
 import (
 	"context"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"weak"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -92,6 +94,48 @@ func TestUnheardIsRightFromTheStart(t *testing.T) {
 	}
 	if n := r.logged(`"Cannot hear a replica`); n > 2 {
 		t.Errorf("said %d times that it cannot hear two", n)
+	}
+}
+
+// A replica that has two addresses counts once, and at the other one when the first is not its any more.
+func TestAReplicaAtTwoAddressesCountsOnce(t *testing.T) {
+	a, b := start(t, "", 2, chats), start(t, "", 2, chats)
+	way := newLink(t, b.address).Addr().String()
+	a.Follow([]Other{{b.address, true}, {way, true}})
+	a.awaitHeard(1, 0)
+	b.pick(1, 0)
+	a.awaitElsewhere(chats, 1)
+	eventually(t, "nobody says so", func() error { return yet(a.logged("at another address") == 1) })
+	b.pick(2, 0)
+	a.awaitElsewhere(chats, 2)
+	a.awaitHeard(1, 0)
+	b.stop()
+	a.awaitHeard(0, 2)
+	a.awaitElsewhere(chats, 0)
+	again := start(t, b.address, 2, chats)
+	again.pick(1, 0)
+	a.awaitHeard(1, 0)
+	a.awaitElsewhere(chats, 1)
+}
+
+// What a pool's picker remembers goes with the pool, whether or not anybody listens.
+func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
+	alone := start(t, "", 1, chats, others)
+	for _, r := range append(together(t, 2), alone) {
+		if r != alone {
+			r.publish(4, chats, others)
+			r.serve(others)
+		}
+		r.Peers.mu.Lock()
+		gone := weak.Make(r.pools[others.String()])
+		r.Peers.mu.Unlock()
+		r.publish(4, chats)
+		r.close[others]()
+		delete(r.pickers, others)
+		eventually(t, "the pool is kept", func() error {
+			runtime.GC()
+			return yet(gone.Value() == nil)
+		})
 	}
 }
 

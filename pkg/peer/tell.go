@@ -57,14 +57,19 @@ type teller struct {
 // tell gives the listeners what is new, and once a second all there is.
 func (p *Peers) tell(t *teller, now time.Time) {
 	pools, listeners, newcomers := p.audience()
+	snapshot := p.options.Store.Snapshot()
+	for _, served := range pools {
+		if snapshot.Pool(served.name) == nil {
+			p.drop(served)
+		}
+	}
 	if len(listeners) == 0 {
 		t.open = false
 		return
 	}
 	for _, served := range pools {
-		view := p.options.Store.Snapshot().Pool(served.name)
+		view := snapshot.Pool(served.name)
 		if view == nil {
-			p.drop(served)
 			continue
 		}
 		served.picker.Report(view, &served.report)
@@ -112,6 +117,9 @@ func (p *Peers) drop(served *pool) {
 	defer p.mu.Unlock()
 	if name := served.name.String(); p.pools[name] == served {
 		delete(p.pools, name)
+		for _, f := range p.followers {
+			f.wakeLearner() // so that it forgets the pool too
+		}
 	}
 }
 
