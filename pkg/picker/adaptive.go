@@ -165,8 +165,8 @@ func (a *adaptive) noteCached() {
 }
 
 // narrow walks down the ladder: a rung keeps as many of the options as its share of the traffic needs, in
-// its rendezvous order, and all of these are soon taken to hold it, or the first that got a prompt that all
-// share would be everyone's home; the first rung that needs one endpoint is the anchor.
+// its rendezvous order, and all of these are soon taken to hold it, at once if it needs all there are: or the
+// first that got a prompt that all share would be everyone's home. The first rung that needs one is the anchor.
 func (a *adaptive) narrow() {
 	n := len(a.options)
 	a.kept, a.anchor = n, -1
@@ -180,7 +180,7 @@ func (a *adaptive) narrow() {
 			a.rank(a.Rungs[i].Key, a.options[:a.kept], keep)
 			a.kept = keep
 		}
-		if a.seen[i].traffic >= a.tuning.Settled {
+		if keep >= n || a.seen[i].traffic >= a.tuning.Settled {
 			for j := range a.options[:a.kept] {
 				a.options[j].cached = max(a.options[j].cached, int64(a.Rungs[i].Bytes))
 			}

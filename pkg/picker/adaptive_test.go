@@ -22,9 +22,9 @@ import (
 func chat(at time.Duration, messages ...string) *Request {
 	text := []byte(strings.Join(messages, "|"))
 	var l prefix.Ladder
-	l.Build(prefix.Scope{}, text, func(text []byte, from int) int {
-		if i := bytes.IndexByte(text[from:], '|'); i >= 0 {
-			return from + i
+	l.Build(prefix.Scope{}, text, func(text []byte, at int) int {
+		if i := bytes.IndexByte(text[at+1:], '|'); i >= 0 {
+			return at + 1 + i
 		}
 		return len(text)
 	})
@@ -131,6 +131,19 @@ func TestASharedPromptHerdsNobody(t *testing.T) {
 			t.Errorf("500 conversations are %v at 5 endpoints, want about 100 at each", counts(homes))
 			break
 		}
+	}
+}
+
+// Without load to tell endpoints apart, the one that got the first prompt is the cheapest for all that begin like it.
+func TestASharedPromptHerdsNobodyInQuietTimes(t *testing.T) {
+	k, pool := New(rand.Uint64), adaptivePool(3)
+	homes := map[int]string{}
+	for c := range 10 {
+		req := chat(time.Duration(c)*10*time.Second, message(20_000, "system"), message(1000, "question", c))
+		homes[c] = served(t, k, pool, req)
+	}
+	if got := counts(homes); len(got) < 3 || got[2] < 2 {
+		t.Errorf("ten conversations, one at a time, are %v at 3 endpoints", got)
 	}
 }
 
