@@ -24,21 +24,21 @@ type Ladder struct {
 func (l *Ladder) Rungs() []Rung { return l.rungs[:l.n] }
 
 // Build replaces the ladder by that of text under scope. nextMessage is where the next message of the text
-// begins, at from or after it, and len(text) if there is none; nil for text without messages. What lies
+// begins behind at, which is 0 or where one begins, and len(text) if there is none; nil for text without messages. What lies
 // beyond MaxRungs steps is left out.
-func (l *Ladder) Build(scope Scope, text []byte, nextMessage func(text []byte, from int) int) {
+func (l *Ladder) Build(scope Scope, text []byte, nextMessage func(text []byte, at int) int) {
 	l.n = 0
 	chain := uint64(OfDigest(scope, 0))
 	message := len(text)
 	if nextMessage != nil && len(text) > 0 {
-		message = nextMessage(text, 1)
+		message = nextMessage(text, 0)
 	}
 	var spacing Spacing
 	for from := 0; from < len(text) && l.n < len(l.rungs); {
 		to := min(spacing.Next(), len(text))
 		for message < to {
 			end := message
-			message = nextMessage(text, end+1)
+			message = nextMessage(text, end)
 			if spacing.Message(end) {
 				to = end
 			}

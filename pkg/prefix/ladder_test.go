@@ -10,9 +10,9 @@ import (
 )
 
 // nextOf finds messages that begin with '|'.
-func nextOf(text []byte, from int) int {
-	if i := bytes.IndexByte(text[from:], '|'); i >= 0 {
-		return from + i
+func nextOf(text []byte, at int) int {
+	if i := bytes.IndexByte(text[at+1:], '|'); i >= 0 {
+		return at + 1 + i
 	}
 	return len(text)
 }

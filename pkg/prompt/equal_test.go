@@ -407,10 +407,20 @@ func TestHasText(t *testing.T) {
 	}
 }
 
+// A digest may have any bytes, also those that begin a mark.
+func TestNextMessageSkipsDigests(t *testing.T) {
+	mark := "\xffM" + strings.Repeat("\xff", markSize-2)
+	text := []byte(mark + "hi" + mark + "you")
+	first := NextMessage(text, 0)
+	if want := len(mark) + 2; first != want || NextMessage(text, first) != len(text) {
+		t.Errorf("messages at %d and %d, want at %d and no more in %d", first, NextMessage(text, first), want, len(text))
+	}
+}
+
 func TestNextMessage(t *testing.T) {
 	full := keyOf(t, chat(`{"messages":[{"role":"user","content":"é1"},{"role":"user","content":[{"image_url":"x"},"2"]},{"role":"tool"}]}`), Options{}).Text
 	var ends []int
-	for at := NextMessage([]byte(full), 1); at < len(full); at = NextMessage([]byte(full), at+1) {
+	for at := NextMessage([]byte(full), 0); at < len(full); at = NextMessage([]byte(full), at) {
 		ends = append(ends, at)
 	}
 	for i, body := range []string{

@@ -159,7 +159,7 @@ func checkPrompt(t *testing.T, p Prompt, o Options) {
 		return // token ids are not characters
 	}
 	marks := 0
-	for at := NextMessage(p.Text, 0); at < len(p.Text); at = NextMessage(p.Text, at+1) {
+	for at := NextMessage(p.Text, 0); at < len(p.Text); at = NextMessage(p.Text, at) {
 		marks++
 	}
 	end, _ := cut(p.Text, o.PrefixLength)

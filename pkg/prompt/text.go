@@ -240,10 +240,13 @@ func cut(b []byte, n int) (end, message int) {
 	return end, message
 }
 
-// NextMessage is where the next message of a chat's routing text begins, at from or after it; len(text)
-// if there is none. A text cut there is the text of the conversation up to that message.
-func NextMessage(text []byte, from int) int {
-	for at := from; at < len(text); {
+// NextMessage is where the next message of a chat's routing text begins behind at, which is 0 or where one
+// begins; len(text) if there is none. A text cut there is the text of the conversation up to that message.
+func NextMessage(text []byte, at int) int {
+	if at < len(text) && text[at] == markByte {
+		at += markSize
+	}
+	for at < len(text) {
 		switch c := text[at]; {
 		case c < utf8.RuneSelf:
 			at += asciiRun(text[at:])

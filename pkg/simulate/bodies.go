@@ -146,10 +146,7 @@ func pieces(p prompt.Prompt, charsPerToken int) (spans []Span) {
 		Model: p.Model, CacheSalt: p.CacheSalt, Isolation: p.CacheKey, Tools: p.Tools,
 	}, 0))
 	for at := 0; at < len(p.Text); {
-		end := len(p.Text)
-		if at+1 < end {
-			end = prompt.NextMessage(p.Text, at+1)
-		}
+		end := prompt.NextMessage(p.Text, at)
 		for message := p.Text[at:end]; len(message) > 0; {
 			size, chars := 0, 0
 			for size < len(message) && chars < pieceTokens*charsPerToken {

@@ -42,9 +42,9 @@ func TestKeyDoesNotDependOnTheAnswer(t *testing.T) {
 func TestLadder(t *testing.T) {
 	r := request(1, Span{ID: 1, Tokens: 100, EndsMessage: true}, Span{ID: 2, Tokens: 156}, Span{ID: 3, Tokens: 300, EndsMessage: true}, Span{ID: 4, Tokens: 9_000})
 	ends := []int{400, 2224}
-	nextMessage := func(text []byte, from int) int {
+	nextMessage := func(text []byte, at int) int {
 		for _, end := range ends {
-			if end >= from {
+			if end > at {
 				return end
 			}
 		}
