@@ -91,7 +91,7 @@ func (m *memory) note(rungs []prefix.Rung, now endpoint.Moment, halfLife, doubt 
 	defer m.mu.Unlock()
 	total := m.traffic.add(1, now, halfLife) + doubt
 	for i := range rungs {
-		e := m.entry(rungs[i].Key)
+		e := m.entry(rungs[i].Key, now)
 		traffic := e.traffic.add(1, now, halfLife)
 		seen[i] = sighting{share: traffic / total, traffic: traffic, places: e.places}
 	}
@@ -118,7 +118,7 @@ func (m *memory) place(rungs []prefix.Rung, bytes int64, tag Tag, now endpoint.M
 		if i == len(rungs)-1 {
 			p.reach = uint16(min(bytes>>10, math.MaxUint16)) //nolint:gosec // bounded
 		}
-		m.entry(rungs[i].Key).put(p)
+		m.entry(rungs[i].Key, now).put(p)
 	}
 }
 
@@ -128,7 +128,7 @@ func (m *memory) hear(t *Told, now endpoint.Moment, halfLife float64) {
 	defer m.mu.Unlock()
 	m.traffic.add(1, now, halfLife)
 	for i := range t.Rungs {
-		m.entry(t.Rungs[i].Key).traffic.add(1, now, halfLife)
+		m.entry(t.Rungs[i].Key, now).traffic.add(1, now, halfLife)
 	}
 	m.place(t.Rungs, t.Bytes, t.Endpoint, now, true)
 }
@@ -165,7 +165,7 @@ func (m *memory) learn(traffic float64, rungs []Remembered, now endpoint.Moment,
 	defer m.mu.Unlock()
 	m.traffic.atLeast(traffic, now, halfLife)
 	for i := range rungs {
-		e := m.entry(rungs[i].Key)
+		e := m.entry(rungs[i].Key, now)
 		e.traffic.atLeast(rungs[i].Traffic, now, halfLife)
 		if e.places[0].tag != 0 {
 			continue
@@ -177,19 +177,27 @@ func (m *memory) learn(traffic float64, rungs []Remembered, now endpoint.Moment,
 }
 
 // entry finds what is remembered of a rung, or takes the place of the one idle longest. The caller holds mu.
-func (m *memory) entry(key prefix.Key) *rungMemory {
+func (m *memory) entry(key prefix.Key, now endpoint.Moment) *rungMemory {
 	set := &m.sets[uint64(key)&uint64(len(m.sets)-1)]
-	oldest := 0
+	oldest, longest := 0, int64(-1)
 	for i, k := range set.keys {
 		if k == key {
 			return &set.entries[i]
 		}
-		if int32(set.entries[i].traffic.at-set.entries[oldest].traffic.at) < 0 { //nolint:gosec // it may wrap
-			oldest = i
+		if age := set.entries[i].idle(now); age > longest {
+			longest, oldest = age, i
 		}
 	}
 	set.keys[oldest], set.entries[oldest] = key, rungMemory{}
 	return &set.entries[oldest]
+}
+
+// idle is how long ago the rung was asked for, in moments; one that never was has been idle the longest.
+func (e *rungMemory) idle(now endpoint.Moment) int64 {
+	if e.traffic == (decaying{}) {
+		return math.MaxInt64
+	}
+	return int64(now - e.traffic.at) // it may wrap
 }
 
 // put puts a place before the others.

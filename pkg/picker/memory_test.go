@@ -92,6 +92,23 @@ func TestMemoryIsBoundedAndForgetsTheIdlest(t *testing.T) {
 	}
 }
 
+// Moments wrap: a place that was never used is not taken for one used in the future.
+func TestMemoryFillsAtAnyTime(t *testing.T) {
+	for _, at := range []endpoint.Moment{0, 1 << 30, 1<<31 + 1, 1<<32 - 2} {
+		m, seen := newMemory(memoryWays), make([]sighting, 1)
+		for key := range prefix.Key(memoryWays) {
+			m.note(rungs(key), at, 60, 0, seen)
+			m.put(rungs(key), 1000, Tag(key)+1, at, true)
+		}
+		for key := range prefix.Key(memoryWays) {
+			m.note(rungs(key), at+1, 60, 0, seen)
+			if got := seen[0].places[0].tag; got != Tag(key)+1 {
+				t.Errorf("at %d rung %d of %d is at %d, want %d", at, key, memoryWays, got, key+1)
+			}
+		}
+	}
+}
+
 func TestAPickerWithoutAdaptivePrefixHasNoMemory(t *testing.T) {
 	made := testing.Benchmark(func(b *testing.B) {
 		pool := newPool(prefixAware(64), specs(3))
