@@ -9,6 +9,7 @@ import (
 // lost; none is needed. The zero speed knows nothing yet.
 type speed struct {
 	rate atomic.Uint64 // the bits of a float64, bytes a second
+	best atomic.Uint64 // likewise, the fastest of the first samples
 	n    atomic.Uint64 // samples
 	seen atomic.Uint64 // likewise, the share of answers whose first token was seen, 0..1
 }
@@ -20,8 +21,8 @@ const (
 	rateUp, rateDown = 1.05, 0.995
 	// rateBytes is the prompt whose sample counts in full: the time of short ones is not spent computing.
 	rateBytes = 32 << 10
-	// rateFirst is how many samples are taken for the fastest so far if they are: the steps above are small, and
-	// the first sample may be a short prompt with a long answer.
+	// rateFirst is of how many samples at first the second fastest counts: the steps above are small, and the
+	// first sample may be a short prompt with a long answer. The fastest may be an answer that its client cut short.
 	rateFirst = 16
 	// seenStep is the weight of one more answer.
 	seenStep = 0.05
@@ -43,7 +44,9 @@ func (s *speed) learn(ahead float64, own int64, took float64, firstToken bool) {
 	weight := min(float64(own)/rateBytes, 1)
 	switch {
 	case s.n.Add(1) <= rateFirst:
-		rate = max(rate, sample)
+		best := load(&s.best)
+		rate = max(rate, min(best, sample))
+		store(&s.best, max(best, sample))
 	case sample > rate:
 		rate *= math.Pow(rateUp, weight)
 	default:

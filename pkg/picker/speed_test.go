@@ -30,14 +30,32 @@ func TestAFewAnswersAreEnoughToKnowTheSpeed(t *testing.T) {
 	}
 }
 
+// A client that leaves at once ends an answer before its prompt is computed.
+func TestOneAnswerCutShortIsNotBelieved(t *testing.T) {
+	for at := range rateFirst {
+		var s speed
+		for i := range rateFirst {
+			took := 1.
+			if i == at {
+				took = .001
+			}
+			s.learn(50_000, 50_000, took, false)
+		}
+		if got := s.drain(); got != 50_000 {
+			t.Errorf("answer %d was cut short, and %v bytes a second were learned, want 50000", at, got)
+		}
+	}
+}
+
 func TestSpeedIsNotUsedWhereFirstTokensAreSeen(t *testing.T) {
 	var s speed
 	if s.drain() != 0 {
 		t.Error("something is known before the first answer")
 	}
 	s.learn(1000, 1000, 1, false)
+	s.learn(1000, 1000, 1, false)
 	if got := s.drain(); got != 1000 {
-		t.Errorf("after one answer %v bytes a second, want 1000", got)
+		t.Errorf("after two answers %v bytes a second, want 1000", got)
 	}
 	for range 100 {
 		s.learn(1000, 1000, 1, true)
