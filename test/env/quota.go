@@ -84,5 +84,11 @@ func (q *quota) write(file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// close removes the group, once the processes in it have ended.
-func (q *quota) close() { _ = os.Remove(q.dir) } // an empty group is left at worst
+// close removes the group. A process's children may end a little after it; an empty group is left at worst.
+func (q *quota) close() {
+	for begun := time.Now(); time.Since(begun) < stopGrace; time.Sleep(50 * time.Millisecond) {
+		if err := os.Remove(q.dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			return
+		}
+	}
+}
