@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"time"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -147,11 +148,12 @@ func services(store *endpoint.Store, registry prometheus.Registerer, peers *peer
 	metrics := extproc.NewMetrics(registry, store)
 	tuning := picker.DefaultTuning()
 	tuning.Others = f.replicas - 1
+	began := time.Now()
 	return func(ctx context.Context, pool endpoint.PoolName, r grpc.ServiceRegistrar) {
 		choose := picker.NewTuned(rand.Uint64, tuning)
 		service := extproc.New(extproc.Options{
 			Pool: pool, Store: store, Picker: choose, Metrics: metrics,
-			MaxInspectBytes: f.maxInspectBytes, Log: log,
+			MaxInspectBytes: f.maxInspectBytes, Log: log, Began: began,
 		})
 		if peers != nil {
 			peers.Serve(ctx, pool, choose, service.Clock)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -202,6 +203,8 @@ func TestALongPromptIsAsLongAsItsBody(t *testing.T) {
 	}{
 		"by content-length": {[]string{"content-length", "9000000"}, text, false, 9_000_000},
 		"by what came":      {nil, text, true, int64(len(text))},
+		"by an absurd one":  {[]string{"content-length", "9223372036854775807"}, text, false, maxPrompt},
+		"by a negative one": {[]string{"content-length", "-9223372036854775808"}, text, true, int64(len(text))},
 		"short text":        {[]string{"content-length", "9000000"}, turns(strings.Repeat("x", 3000)), true, 3018},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,6 +218,39 @@ func TestALongPromptIsAsLongAsItsBody(t *testing.T) {
 			}
 			s.end()
 		})
+	}
+}
+
+// What only counts tokens neither needs a cache nor fills one, and how long other paths take says nothing of prompts.
+func TestOnlyPromptsThatAreComputedTeach(t *testing.T) {
+	for path, test := range map[string]struct{ keyed, timed bool }{
+		"/v1/messages":                        {true, true},
+		"/v1/messages/count_tokens":           {false, false},
+		"/v1/messages/count_tokens?beta=true": {false, false},
+		"/tokenize":                           {true, false},
+		"/v1/chat/completions":                {true, true},
+	} {
+		g := newLocal(t, adaptive(three...))
+		s := &stage{t, g.service.streams.Get().(*stream)}
+		s.rpc = &deafStream{}
+		s.play(headers(false, ":path", path), body(turns("a question"), true))
+		if got := len(s.asked.Rungs) > 0; got != test.keyed {
+			t.Errorf("%s: picked by its text: %t, want %t", path, got, test.keyed)
+		}
+		if s.timed != test.timed {
+			t.Errorf("%s: its time tells of the prompt: %t, want %t", path, s.timed, test.timed)
+		}
+		s.end()
+	}
+}
+
+func TestServicesOfAStoreHaveOneClock(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	o := Options{Now: func() time.Time { return now }, Began: now}
+	first := New(o)
+	now = now.Add(240 * time.Hour)
+	if second := New(o); first.Clock() != second.Clock() || second.Clock() == 0 {
+		t.Errorf("after ten days it is %v for one service and %v for the next", first.Clock(), second.Clock())
 	}
 }
 

@@ -276,6 +276,9 @@ func TestMessagesOutOfOrder(t *testing.T) {
 				t.Errorf("error %v, want %v", err, test.want)
 			}
 			g.wantMetric(1, "homing_streams_total", "failed")
+			if n := g.logsWith("a stream failed"); n != 1 {
+				t.Errorf("%d log lines say why, want one", n)
+			}
 		})
 	}
 }

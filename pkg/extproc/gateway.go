@@ -14,6 +14,7 @@ type gatewayHealth struct {
 	early         atomic.Int32 // streams closed early since the last that was not
 	saidEarly     atomic.Bool
 	saidElsewhere atomic.Bool
+	saidFailed    atomic.Bool
 }
 
 const (
@@ -55,6 +56,13 @@ func (st *stream) noteEnd(e end) {
 	if g.early.Add(1) >= earlyInARow && g.saidEarly.CompareAndSwap(false, true) {
 		st.service.Log.Info("the gateway closes ext_proc streams before responses end, so in-flight counts are too low: "+
 			"set response_trailer_mode: SEND in its ext_proc filter", "closedAt", at)
+	}
+}
+
+// noteFailed says why a stream failed. The gateway that made it fail may tell nobody.
+func (s *Service) noteFailed(err error) {
+	if s.gateway.saidFailed.CompareAndSwap(false, true) {
+		s.Log.Error(err, "a stream failed; its request follows the gateway's failure mode, as those do that fail after it")
 	}
 }
 

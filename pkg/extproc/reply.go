@@ -207,6 +207,22 @@ func (st *stream) passOnHeld() error {
 	return nil
 }
 
+const (
+	// smallChunk is up to where a chunk is put to the one before it when they are held, in bytes.
+	smallChunk = 512
+	// fullChunk is how long that makes one at most.
+	fullChunk = 8 << 10
+)
+
+// hold keeps a chunk for later. Small ones are put together: their slices would weigh more than they do.
+func (st *stream) hold(body []byte) {
+	if n := len(st.held); n > 0 && len(body) <= smallChunk && len(st.held[n-1])+len(body) <= fullChunk {
+		st.held[n-1] = append(st.held[n-1], body...)
+		return
+	}
+	st.held = append(st.held, body)
+}
+
 func (st *stream) dropHeld() {
 	clear(st.held)
 	st.held = st.held[:0]

@@ -42,6 +42,9 @@ type Options struct {
 	Log             logr.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// Began is when the time began that pickers are told, the same for all services of a Store, whose endpoints
+	// outlive them. Zero means when New is called.
+	Began time.Time
 }
 
 // end is how a stream ended.
@@ -64,7 +67,6 @@ type Service struct {
 	metrics atomic.Pointer[poolMetrics] // of the pool as it was last seen
 	gateway gatewayHealth
 	idle    idle
-	began   time.Time
 }
 
 // New returns the service of one pool. Call Register to have a gRPC server serve it.
@@ -72,7 +74,10 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Service{Options: o, began: o.Now(), idle: idle{streams: map[*stream]struct{}{}}}
+	if o.Began.IsZero() {
+		o.Began = o.Now()
+	}
+	s := &Service{Options: o, idle: idle{streams: map[*stream]struct{}{}}}
 	s.Log = o.Log.WithValues("pool", o.Pool.String())
 	s.streams.New = func() any { return &stream{service: s, replies: newReplies()} }
 	return s
@@ -84,7 +89,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 }
 
 // Clock is the time that the picker is told.
-func (s *Service) Clock() endpoint.Moment { return endpoint.MomentOf(s.Now().Sub(s.began)) }
+func (s *Service) Clock() endpoint.Moment { return endpoint.MomentOf(s.Now().Sub(s.Began)) }
 
 // Process serves one HTTP request. It returns when the gateway ends the stream; an error makes the
 // gateway follow its failure mode.
@@ -106,6 +111,7 @@ func (s *Service) Process(rpc extprocv3.ExternalProcessor_ProcessServer) (err er
 	st.reset()
 	s.streams.Put(st)
 	if e == endFailed {
+		s.noteFailed(err)
 		return err
 	}
 	return nil

@@ -27,6 +27,10 @@ const (
 	phaseDone                    // the response's end was seen; not every mode shows it
 )
 
+// maxPrompt bounds how long a prompt is taken to be for what its content-length says, in bytes: longer than any
+// model reads, and short enough that nobody empties an endpoint by a claim.
+const maxPrompt = 16 << 20
+
 // errRefused ends a stream after its immediate response.
 var errRefused = errors.New("refused")
 
@@ -59,6 +63,7 @@ type exchange struct {
 	failed        bool // the response's status is not 2xx
 	bodySeen      bool // of the response
 	servedKnown   bool // the gateway said which endpoint served
+	timed         bool // the answer comes once the prompt is computed; what other paths do is not known
 
 	started  time.Time // when the first message came
 	received time.Time // when the message came that completed the key
@@ -184,7 +189,7 @@ func (st *stream) requestChunk(body []byte, last bool) error {
 	st.received = st.service.Now()
 	st.bodyBytes += int64(len(body))
 	if !st.reader.Write(body) && !last {
-		st.held = append(st.held, body)
+		st.hold(body)
 		return nil
 	}
 	if err := st.answerHeaders(st.key()); err != nil {
@@ -233,6 +238,10 @@ func (st *stream) key() picker.Request {
 		scope.Isolation = p.CacheKey
 	}
 	if st.pool.Policy.Strategy == endpoint.AdaptivePrefix {
+		if p.Counted {
+			return picker.Request{Subset: st.request.subset} // no cache helps, and none is filled
+		}
+		st.timed = p.RawReason != prompt.RawPath
 		return st.climb(scope, &p)
 	}
 	return picker.Request{Key: prefix.Of(scope, p.Text), HasKey: true, Subset: st.request.subset}
@@ -251,7 +260,7 @@ func (st *stream) climb(scope prefix.Scope, p *prompt.Prompt) picker.Request {
 		Bytes: int64(len(p.Text)), Now: st.service.Clock(),
 	}
 	if p.Cut {
-		req.Bytes = max(req.Bytes, st.request.contentLength, st.bodyBytes)
+		req.Bytes = max(req.Bytes, min(st.request.contentLength, maxPrompt), st.bodyBytes)
 	}
 	return req
 }
@@ -297,7 +306,7 @@ func (st *stream) responseHeaders(h *extprocv3.HttpHeaders) error {
 func (st *stream) responseBody(b *extprocv3.HttpBody) error {
 	again := st.responseEnded
 	st.bodySeen = true
-	if st.openEnded && !st.failed && len(b.GetBody()) > 0 {
+	if st.timed && st.openEnded && !st.failed && len(b.GetBody()) > 0 {
 		st.pick.Started(st.service.Clock()) // the first chunk of a stream is its first token
 	}
 	if b.GetEndOfStream() {
@@ -347,7 +356,7 @@ func (st *stream) finish(e end) {
 	if st.metrics == nil { // a stream without a message
 		st.metrics = st.service.metricsOf(st.service.Store.Snapshot().Pool(st.service.Pool))
 	}
-	if st.phase >= phaseResponse && !st.failed && (e == endEOF || st.responseEnded) {
+	if st.timed && st.phase >= phaseResponse && !st.failed && (e == endEOF || st.responseEnded) {
 		st.pick.Ended(st.service.Clock())
 	}
 	if st.pick.Release() {

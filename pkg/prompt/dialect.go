@@ -79,8 +79,14 @@ func dialectOf(path string) Dialect {
 		return Responses
 	case strings.HasSuffix(path, "/v1/embeddings"):
 		return Embeddings
-	case strings.HasSuffix(path, "/v1/messages"), strings.HasSuffix(path, "/v1/messages/count_tokens"):
+	case strings.HasSuffix(path, "/v1/messages"), countsTokens(path):
 		return Messages
 	}
 	return Raw
+}
+
+// countsTokens says whether a Messages request to the path is only counted; a query does not count.
+func countsTokens(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	return strings.HasSuffix(path, "/v1/messages/count_tokens")
 }

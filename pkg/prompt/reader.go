@@ -40,6 +40,8 @@ type Prompt struct {
 	HasText bool
 	// Cut says that the prompt is PrefixLength long, or longer: Text is all of it that counts.
 	Cut bool
+	// Counted says that the model server only counts the prompt's tokens, and computes nothing.
+	Counted bool
 }
 
 // Reader reads one body at a time, in chunks cut anywhere. The zero Reader is ready for Reset. A Reader
@@ -50,7 +52,8 @@ type Reader struct {
 	reason  RawReason // NotRaw while the body may be JSON
 	offset  int       // bytes of the body read, decompressed
 	done    bool      // the key is known
-	head    []byte    // the first PrefixLength bytes of the body
+	counted bool
+	head    []byte // the first PrefixLength bytes of the body
 	packed  packed
 	body    body
 	prompt  Prompt
@@ -68,6 +71,7 @@ func (r *Reader) Reset(path, contentEncoding string, o Options) {
 	o.MaxInspectBytes = min(o.MaxInspectBytes, math.MaxInt/hardBound)
 	r.options, r.dialect, r.reason = o, dialectOf(path), NotRaw
 	r.offset, r.done, r.head, r.prompt = 0, false, r.head[:0], Prompt{}
+	r.counted = countsTokens(path)
 	r.packed.reset(contentEncoding, r.dialect)
 	switch {
 	case r.dialect == Raw:
@@ -170,14 +174,15 @@ func (r *Reader) end() {
 // finish makes the prompt of what has been read.
 func (r *Reader) finish() {
 	r.done = true
-	if r.reason != NotRaw {
+	if r.reason == NotRaw {
+		r.prompt = r.body.prompt()
+	} else {
 		r.prompt = Prompt{
 			RawReason: r.reason, Text: r.head, HasText: len(r.head) > 0,
 			Cut: len(r.head) == r.options.PrefixLength,
 		}
-		return
 	}
-	r.prompt = r.body.prompt()
+	r.prompt.Counted = r.counted
 }
 
 // reset makes the body reader ready.
