@@ -20,7 +20,6 @@ type trial struct {
 func trials() []trial {
 	return []trial{
 		{"Replication", []float64{1, 1.3, 3}, func(t *picker.Tuning, v float64) { t.Replication = v }},
-		{"Settled, requests", []float64{5, 100, 1e9}, func(t *picker.Tuning, v float64) { t.Settled = v }},
 		{"HalfLife, s", []float64{15, 240}, func(t *picker.Tuning, v float64) { t.HalfLife = v }},
 		{"Recent, s", []float64{1, 20, 60}, func(t *picker.Tuning, v float64) { t.Recent = v }},
 		{"Doubt, requests", []float64{0, 1, 5}, func(t *picker.Tuning, v float64) { t.Doubt = v }},

@@ -165,13 +165,14 @@ func (a *adaptive) noteCached() {
 }
 
 // narrow walks down the ladder: a rung keeps as many of the options as its share of the traffic needs, in
-// its rendezvous order, and all of these are soon taken to hold it, at once if it needs all there are: or the
-// first that got a prompt that all share would be everyone's home. The first rung that needs one is the anchor.
+// its rendezvous order. One with more traffic than is one endpoint's part is taken to be on all of these, or the first
+// that got a prompt that all share would be everyone's home. The first rung that needs one endpoint is the anchor.
 func (a *adaptive) narrow() {
-	n := len(a.options)
-	a.kept, a.anchor = n, -1
+	n := float64(len(a.options))
+	a.kept, a.anchor = len(a.options), -1
 	for i := range a.Rungs {
-		keep := int(math.Ceil(a.tuning.Replication * a.seen[i].share * float64(n)))
+		share := a.seen[i].share
+		keep := int(math.Ceil(a.tuning.Replication * share * n))
 		if keep <= 1 {
 			a.anchor = i
 			return
@@ -180,7 +181,7 @@ func (a *adaptive) narrow() {
 			a.rank(a.Rungs[i].Key, a.options[:a.kept], keep)
 			a.kept = keep
 		}
-		if keep >= n || a.seen[i].traffic >= a.tuning.Settled {
+		if share*n > 1 {
 			for j := range a.options[:a.kept] {
 				a.options[j].cached = max(a.options[j].cached, int64(a.Rungs[i].Bytes))
 			}

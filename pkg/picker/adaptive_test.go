@@ -136,14 +136,19 @@ func TestASharedPromptHerdsNobody(t *testing.T) {
 
 // Without load to tell endpoints apart, the one that got the first prompt is the cheapest for all that begin like it.
 func TestASharedPromptHerdsNobodyInQuietTimes(t *testing.T) {
-	k, pool := New(rand.Uint64), adaptivePool(3)
-	homes := map[int]string{}
-	for c := range 10 {
-		req := chat(time.Duration(c)*10*time.Second, message(20_000, "system"), message(1000, "question", c))
-		homes[c] = served(t, k, pool, req)
-	}
-	if got := counts(homes); len(got) < 3 || got[2] < 2 {
-		t.Errorf("ten conversations, one at a time, are %v at 3 endpoints", got)
+	for _, test := range []struct{ endpoints, prompts, conversations, most int }{
+		{3, 1, 10, 5}, {7, 1, 28, 7}, {7, 3, 42, 10},
+	} {
+		k, pool := New(rand.Uint64), adaptivePool(test.endpoints)
+		homes := map[int]string{}
+		for c := range test.conversations {
+			req := chat(time.Duration(c)*10*time.Second, message(20_000, "system", c%test.prompts), message(1000, "question", c))
+			homes[c] = served(t, k, pool, req)
+		}
+		if got := counts(homes); len(got) < test.endpoints || got[0] > test.most {
+			t.Errorf("%d conversations under %d prompts, one at a time, are %v at %d endpoints",
+				test.conversations, test.prompts, got, test.endpoints)
+		}
 	}
 }
 

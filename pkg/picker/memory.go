@@ -93,15 +93,14 @@ func (m *memory) note(rungs []prefix.Rung, now endpoint.Moment, halfLife, doubt 
 	for i := range rungs {
 		e := m.entry(rungs[i].Key, now)
 		traffic := e.traffic.add(1, now, halfLife)
-		seen[i] = sighting{share: traffic / total, traffic: traffic, places: e.places}
+		seen[i] = sighting{share: traffic / total, places: e.places}
 	}
 }
 
 // sighting is what the memory had of a rung.
 type sighting struct {
-	share   float64 // of the traffic, 0..1
-	traffic float64 // requests
-	places  [maxPlaces]place
+	share  float64 // of the traffic, 0..1
+	places [maxPlaces]place
 }
 
 // put notes that a prompt of that many bytes went to the endpoint tagged so.

@@ -6,9 +6,6 @@ type Tuning struct {
 	// Replication is how many endpoints a rung gets for each endpoint's worth of traffic it has; more than 1
 	// leaves room for uneven load.
 	Replication float64
-	// Settled is how many requests lately it takes until a rung is taken to be on all endpoints that it keeps; one
-	// that needs all there are is taken so at once.
-	Settled float64
 	// HalfLife is how many seconds it takes until a request counts half in a rung's share of the traffic.
 	HalfLife float64
 	// Recent is the same for what went to an endpoint lately. It is short: what is over says little of what
@@ -49,7 +46,6 @@ type Tuning struct {
 func DefaultTuning() Tuning {
 	return Tuning{
 		Replication: 2,
-		Settled:     30,
 		HalfLife:    60,
 		Recent:      5,
 		Doubt:       2,
