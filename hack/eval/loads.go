@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/homing-dev/homing/pkg/endpoint"
 	"github.com/homing-dev/homing/pkg/simulate"
@@ -36,7 +37,7 @@ func loads() []load {
 	} {
 		all = append(all, load{name: name, rate: 1, engines: 7})
 	}
-	for _, name := range realWorkloads {
+	for _, name := range append(slices.Clone(realWorkloads), "quiet-chats") {
 		all = append(all, load{name: name, rate: 1, engines: realEngines, tiny: true})
 	}
 	return all

@@ -33,11 +33,12 @@ func Builtins() []Builtin {
 		{"zipf-prefixes", "3,000 prefixes of 4,000 tokens, more than caches hold, by Zipf's law", zipfPrefixes},
 		{"flash-hot", "400 prefixes of 6,000 tokens, one of which gets two thirds of the traffic for three minutes", flashHot},
 		{"agents", "agent loops of five kinds: 5 to 30 steps that each add a tool's answer", agents},
-		{"ten-chats", "ten conversations under one short system prompt, four clients; meant for --hardware cpu-small-llama --engines 3", tenChats},
+		{"ten-chats", "ten conversations under one short system prompt, four clients; meant for --hardware cpu-small-llama --engines 3", tenChats(270, 4)},
 		{"twelve-prefixes", "48 requests for 12 prefixes of 2,600 tokens, two clients; meant for the same", groupsOf(12, 2600, 48, 2, 0)},
 		{"skewed-prefixes", "96 requests for 16 prefixes of 1,500 tokens by Zipf's law, four clients; meant for the same", groupsOf(16, 1500, 96, 4, 1)},
 		{"kv-pressure", "72 requests for 30 prefixes of 2,600 tokens, more than the caches hold, three clients; meant for the same", groupsOf(30, 2600, 72, 3, 0.7)},
 		{"few-agents", "nine agent loops of three kinds, each of 5 to 10 steps, four at a time; meant for the same", fewAgents},
+		{"quiet-chats", "ten conversations under one system prompt of 1,500 tokens, one client; meant for the same", tenChats(1500, 1)},
 	}
 }
 

@@ -169,20 +169,22 @@ func agents(o WorkloadOptions) (*Workload, error) {
 	return w, nil
 }
 
-// tenChats is ten conversations of ten turns under one system prompt of 200 words, taken up in turn by
-// four clients, after a run on three real engines with KV for 17,000 tokens each. The questions' length was
-// not recorded: of medians of 300 to 600 tokens, 400 came nearest to the mean TTFT measured there, so that
-// likeness shows nothing by itself.
-func tenChats(o WorkloadOptions) (*Workload, error) {
-	m, w := newMaker(o), &Workload{Clients: 4, Interleave: true}
-	system := []Span{m.text(270)}
-	for i := range uint64(10) {
-		w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
-			turns: 10, opening: system, group: i, question: func() int { return m.length(400, .4, 1500) },
-			answer: func() int { return 16 }, longest: 1 << 20,
-		})})
+// tenChats is ten conversations of ten turns under one system prompt of so many tokens, taken up in turn by
+// some clients. With 270 tokens, 200 words, and four clients it is after a run on three real engines with KV for
+// 17,000 tokens each. The questions' length was not recorded: of medians of 300 to 600 tokens, 400 came nearest
+// to the mean TTFT measured there, so that likeness shows nothing by itself.
+func tenChats(system, clients int) func(WorkloadOptions) (*Workload, error) {
+	return func(o WorkloadOptions) (*Workload, error) {
+		m, w := newMaker(o), &Workload{Clients: clients, Interleave: true}
+		opening := []Span{m.text(system)}
+		for i := range uint64(10) {
+			w.Sessions = append(w.Sessions, Session{Turns: m.converse(conversation{
+				turns: 10, opening: opening, group: i, question: func() int { return m.length(400, .4, 1500) },
+				answer: func() int { return 16 }, longest: 1 << 20,
+			})})
+		}
+		return w, nil
 	}
-	return w, nil
 }
 
 // fewAgents is agents scaled down as tenChats is: tools answer at once, and four loops go on at a time.
