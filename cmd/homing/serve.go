@@ -8,8 +8,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"time"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"

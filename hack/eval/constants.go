@@ -23,7 +23,7 @@ func trials() []trial {
 		{"HalfLife, s", []float64{15, 240}, func(t *picker.Tuning, v float64) { t.HalfLife = v }},
 		{"Recent, s", []float64{1, 20, 60}, func(t *picker.Tuning, v float64) { t.Recent = v }},
 		{"Doubt, requests", []float64{0, 1, 5}, func(t *picker.Tuning, v float64) { t.Doubt = v }},
-		{"Leave", []float64{1.25, 1.75, 3, 4}, func(t *picker.Tuning, v float64) { t.Leave = v }},
+		{"Leave", []float64{1.25, 2.25, 3, 4}, func(t *picker.Tuning, v float64) { t.Leave = v }},
 		{"Base, requests", []float64{1, 2, 4}, func(t *picker.Tuning, v float64) { t.Base = v }},
 		{"Uncached", []float64{1, 2, 3, 5}, func(t *picker.Tuning, v float64) { t.Uncached = v }},
 		{"Beyond", []float64{0, 1}, func(t *picker.Tuning, v float64) { t.Beyond = v }},

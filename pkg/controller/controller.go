@@ -140,9 +140,6 @@ func resources() (*runtime.Scheme, meta.RESTMapper, error) {
 	return scheme, mapper, nil
 }
 
-// NeedLeaderElection tells a manager that every replica serves.
-func (c *Controller) NeedLeaderElection() bool { return false }
-
 // Start publishes snapshots and writes status until ctx ends.
 func (c *Controller) Start(ctx context.Context) error {
 	var running sync.WaitGroup
@@ -172,7 +169,7 @@ func (c *Controller) Start(ctx context.Context) error {
 			followNodes()
 		}
 		if !published && view.selectsNodes && nodes == nodesPending {
-			c.wait(c.nodes.settled())
+			c.setWaiting(c.nodes.settled())
 			continue // which endpoints may serve is not known yet
 		}
 		if !published || !since.IsZero() {
@@ -183,7 +180,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		}
 		if !published {
 			published = true
-			c.wait(nil)
+			c.setWaiting(nil)
 			c.options.Log.Info("Published the first snapshot", "pools", len(specs))
 		}
 		view.nodesWithheld = why
@@ -200,12 +197,12 @@ func (c *Controller) ready() bool {
 		}
 	}
 	if len(missing) > 0 {
-		c.wait(errors.New(strings.Join(missing, "; ")))
+		c.setWaiting(errors.New(strings.Join(missing, "; ")))
 	}
 	return len(missing) == 0
 }
 
-func (c *Controller) wait(err error) { c.waiting.Store(&err) }
+func (c *Controller) setWaiting(err error) { c.waiting.Store(&err) }
 
 // Waiting is why nothing has been published yet, nil when something has.
 func (c *Controller) Waiting() error {

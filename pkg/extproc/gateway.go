@@ -54,7 +54,7 @@ func (st *stream) noteEnd(e end) {
 	}
 	counter.Inc()
 	if g.early.Add(1) >= earlyInARow && g.saidEarly.CompareAndSwap(false, true) {
-		st.service.Log.Info("the gateway closes ext_proc streams before responses end, so in-flight counts are too low: "+
+		st.service.Log.Info("The gateway closes ext_proc streams before responses end, so in-flight counts are too low: "+
 			"set response_trailer_mode: SEND in its ext_proc filter", "closedAt", at)
 	}
 }
@@ -62,7 +62,7 @@ func (st *stream) noteEnd(e end) {
 // noteFailed says why a stream failed. The gateway that made it fail may tell nobody.
 func (s *Service) noteFailed(err error) {
 	if s.gateway.saidFailed.CompareAndSwap(false, true) {
-		s.Log.Error(err, "a stream failed; its request follows the gateway's failure mode, as those do that fail after it")
+		s.Log.Error(err, "A stream failed; its request follows the gateway's failure mode, as those do that fail after it")
 	}
 }
 
@@ -111,7 +111,7 @@ func (st *stream) servedElsewhere(served string) {
 	}
 	st.metrics.servedElsewhere.Inc()
 	if st.service.gateway.saidElsewhere.CompareAndSwap(false, true) {
-		st.service.Log.Info("the gateway served a request at another endpoint than the picked one: a retry, "+
+		st.service.Log.Info("The gateway served a request at another endpoint than the picked one: a retry, "+
 			"or it does not know the endpoint, or it does not read the picker's answer",
 			"picked", picked.Address, "served", addr.String())
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/homing-dev/homing/pkg/endpoint"
 )
 
-// pools is the names of the pools that have series, by how many.
+// poolsWithSeries is the names of the pools that have series.
 func (g *gateway) poolsWithSeries() map[string]bool {
 	families, err := g.reg.Gather()
 	if err != nil {

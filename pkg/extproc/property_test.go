@@ -35,7 +35,7 @@ func TestPicksEqualReleases(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 			policy := endpoint.DefaultPolicy()
-			policy.Strategy = endpoint.Strategy(random.IntN(3))
+			policy.Strategy = endpoint.Strategy(random.IntN(4))
 			policy.ConcurrencyThreshold = 1 + random.IntN(8)
 			policy.Reject = random.IntN(2) == 0
 			g.publish(endpoint.PoolSpec{Name: llama, Policy: policy, Endpoints: specs(addresses...)[random.IntN(len(addresses)):]})
@@ -57,6 +57,9 @@ func TestPicksEqualReleases(t *testing.T) {
 	for load := range seen {
 		if n := load.InFlight(); n != 0 {
 			t.Errorf("%d in flight at an endpoint when all streams have ended", n)
+		}
+		if n := load.Pending(); n != 0 {
+			t.Errorf("%d bytes to compute at an endpoint when all streams have ended", n)
 		}
 	}
 	if got := g.metric("homing_streams_total"); got > workers*each || got == 0 {

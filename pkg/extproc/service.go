@@ -3,8 +3,8 @@
 //
 // Invariants: every stream that picked an endpoint releases it exactly once, whatever ends the stream;
 // every byte of a request's body goes back to Envoy once, unchanged and in order; a stream is touched
-// by its own goroutine alone, but for [Service.Drain], which ends those that only wait; and no input ends
-// a stream with an error that a client could see.
+// by its own goroutine alone, but for [Service.Drain], which ends those that only wait; and nothing that
+// a client sends ends a stream with an error.
 //
 // The words are Envoy's. The protocol is described at
 // https://www.envoyproxy.io/docs/envoy/latest/api-v3/service/ext_proc/v3/external_processor.proto and
@@ -99,7 +99,7 @@ func (s *Service) Process(rpc extprocv3.ExternalProcessor_ProcessServer) (err er
 	defer func() {
 		if p := recover(); p != nil {
 			// A panicked stream is not put back: what it left behind is not worth trusting.
-			s.Log.Error(fmt.Errorf("panic: %v", p), "a stream panicked; its request follows the gateway's failure mode",
+			s.Log.Error(fmt.Errorf("panic: %v", p), "A stream panicked; its request follows the gateway's failure mode",
 				"stack", string(debug.Stack()))
 			st.finish(endPanic)
 			err = status.Error(codes.Internal, "internal error in the endpoint picker")

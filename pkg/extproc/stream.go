@@ -279,7 +279,7 @@ func (st *stream) choose(req picker.Request) error {
 	st.phase = phasePicked
 	st.metrics.picks[st.pick.Outcome].Inc()
 	if log := st.service.Log.V(1); log.Enabled() {
-		log.Info("picked", "endpoint", st.pick.Endpoint.Name, "address", st.pick.Endpoint.Address,
+		log.Info("Picked", "endpoint", st.pick.Endpoint.Name, "address", st.pick.Endpoint.Address,
 			"outcome", st.pick.Outcome.String(), "subset", req.Subset != nil)
 	}
 	return nil

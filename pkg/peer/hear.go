@@ -46,7 +46,7 @@ type follower struct {
 	lastAt  atomic.Int64  // when something came last, in Unix nanoseconds
 
 	// Guarded by the peers' mu.
-	picks, wanted, self bool
+	picks, wanted, self bool   // self: it is this replica, or one heard at another address
 	instance            uint64 // of the replica, 0 while none is known
 	heard               bool   // it tells, and what it remembers is known
 }

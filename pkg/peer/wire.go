@@ -58,7 +58,8 @@ type taker struct {
 	rungs  []prefix.Rung
 }
 
-// take is what a message reports, and how much of it cannot be and is left out. It holds until the next call.
+// take is what a message reports, until the next call: counts beyond reason are cut to their bound, picks that cannot be
+// are left out, and invalid is how many of both.
 func (t *taker) take(m *peerpb.ListenResponse) (report *picker.Report, invalid int) {
 	r := &t.report
 	r.Counts, r.Picks, t.rungs = r.Counts[:0], r.Picks[:0], t.rungs[:0]

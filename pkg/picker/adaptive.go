@@ -21,7 +21,7 @@ type adaptive struct {
 	options []option // the endpoints that may serve; first those that the ladder narrows them to
 	kept    int      // how many of the options that is
 	anchor  int      // the rung that needs one endpoint, -1 if none does
-	// What this replica has sent to the mean endpoint and is not done.
+	// Of the mean endpoint: what all replicas that are heard have under way there.
 	meanInFlight, meanPending float64
 }
 

@@ -269,6 +269,37 @@ func TestAdaptiveStaysInTheSubset(t *testing.T) {
 	}
 }
 
+// Fallbacks are those with the least work but the picked one, of the subset.
+func TestAdaptiveFallbacksHaveTheLeastWork(t *testing.T) {
+	for _, test := range []struct {
+		endpoints, subset int
+		want              []string
+	}{
+		{1, 1, nil}, {2, 2, []string{"pod-1"}}, {5, 5, []string{"pod-1", "pod-2"}}, {5, 2, []string{"pod-1"}}, {5, 1, nil},
+	} {
+		k, pool := New(rand.Uint64), adaptivePool(test.endpoints)
+		for i, e := range pool.Endpoints { // the later, the more there is to do
+			e.Load.AddPending(int64(i) * 100_000)
+		}
+		req := chat(0, message(3000, "prompt"))
+		for _, e := range pool.Endpoints[:test.subset] {
+			req.Subset = append(req.Subset, e.Addr)
+		}
+		SortSubset(req.Subset)
+		p := mustPick(t, k, pool, req)
+		var got []string
+		for _, f := range p.Fallbacks {
+			if f != nil {
+				got = append(got, f.Name)
+			}
+		}
+		if p.Endpoint.Name != "pod-0" || !slices.Equal(got, test.want) {
+			t.Errorf("%d of %d endpoints: picked %s and then %v, want pod-0 and then %v",
+				test.subset, test.endpoints, p.Endpoint.Name, got, test.want)
+		}
+	}
+}
+
 func TestWithoutRungsAdaptiveGoesByTheKeyOrTheLoad(t *testing.T) {
 	k, pool := New(rand.Uint64), adaptivePool(5)
 	first := served(t, k, pool, keyed(7))

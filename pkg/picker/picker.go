@@ -67,9 +67,10 @@ type Outcome uint8
 const (
 	// NoKey: the strategy does not look at keys, or the request has none.
 	NoKey Outcome = iota
-	// Home: the endpoint that rendezvous hashing gives the key.
+	// Home: the endpoint that rendezvous hashing gives the key; with AdaptivePrefix where the anchor went last or is
+	// placed, without an anchor where work is least.
 	Home
-	// Spill: home is at its threshold; the next of the key's own order that is under it.
+	// Spill: another than home, which is at its threshold or, with AdaptivePrefix, has too much more to do.
 	Spill
 	// Saturated: every endpoint is at the threshold; the least loaded.
 	Saturated
@@ -132,9 +133,9 @@ func (p *Pick) settle() {
 	}
 }
 
-// Move counts the request at another endpoint instead, the one that really serves it. A Pick that was
+// move counts the request at another endpoint instead, the one that really serves it. A Pick that was
 // released stays released.
-func (p *Pick) Move(to *endpoint.Endpoint) {
+func (p *Pick) move(to *endpoint.Endpoint) {
 	if p.Endpoint == nil || p.Endpoint.Load == to.Load {
 		return
 	}
@@ -173,7 +174,7 @@ func NewTuned(random func() uint64, t Tuning) *Picker {
 
 // Moved notes that another endpoint than the picked one serves the request: its home follows it there.
 func (k *Picker) Moved(req *Request, p *Pick, to *endpoint.Endpoint) {
-	p.Move(to)
+	p.move(to)
 	if len(req.Rungs) > 0 {
 		k.remembers().put(req.Rungs, req.Bytes, TagOf(to), req.Now, k.others.Load() == 0)
 		k.outbox.add(Told{Endpoint: TagOf(to), Rungs: req.Rungs, Bytes: req.Bytes})
@@ -181,7 +182,8 @@ func (k *Picker) Moved(req *Request, p *Pick, to *endpoint.Endpoint) {
 }
 
 // Pick chooses an endpoint of the pool by its policy's strategy, counts the request there, and notes
-// both in p, which must be zero or released. It waits for nothing, AdaptivePrefix for its memory. The errors are [ErrNoEndpoints] and
+// both in p, which must be zero or released. It waits for nothing, except that
+// AdaptivePrefix takes its memory's lock and its outbox's. The errors are [ErrNoEndpoints] and
 // [ErrSaturated]; with either, nothing is counted.
 func (k *Picker) Pick(pool *endpoint.Pool, req *Request, p *Pick) error {
 	key, threshold := uint64(req.Key), int64(pool.Policy.ConcurrencyThreshold)

@@ -385,15 +385,15 @@ func TestReleaseAndMoveCountOnce(t *testing.T) {
 	k, pool := newPicker(), newPool(prefixAware(64), specs(2))
 	p := mustPick(t, k, pool, keyed(1))
 	other := p.Fallbacks[0]
-	p.Move(other)
-	p.Move(other)
+	p.move(other)
+	p.move(other)
 	if got := other.Load.InFlight(); got != 1 || p.Endpoint != other {
 		t.Errorf("after the move %s has %d in flight, want 1", other.Name, got)
 	}
 	if !p.Release() || p.Release() {
 		t.Error("of two releases the first alone must count")
 	}
-	p.Move(other)
+	p.move(other)
 	for _, e := range pool.Endpoints {
 		if e.Load.InFlight() != 0 {
 			t.Errorf("%s has %d in flight at the end", e.Name, e.Load.InFlight())
@@ -453,7 +453,7 @@ func TestNothingLeaksWhileSnapshotsChange(t *testing.T) {
 					return
 				}
 				if p.Fallbacks[0] != nil && r.IntN(10) == 0 {
-					p.Move(p.Fallbacks[0])
+					p.move(p.Fallbacks[0])
 				}
 				p.Release()
 			}

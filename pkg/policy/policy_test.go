@@ -399,7 +399,7 @@ func TestNodeSelector(t *testing.T) {
 	}
 }
 
-// The ranges are written twice: in the picker's package, and in the markers of the API. The messages
+// The ranges are written twice: in pkg/endpoint, and in the markers of the API. The messages
 // of the markers are tested where the schema is.
 func TestDefaultsAreInRange(t *testing.T) {
 	d := endpoint.DefaultPolicy()

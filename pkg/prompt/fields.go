@@ -1,11 +1,11 @@
 package prompt
 
-// context is a container that the reader is in.
-type context uint8
+// container is an object or an array that the reader is in.
+type container uint8
 
 const (
-	inNothing  context = iota // a container that is passed over
-	inAnything                // a container whose tokens are hashed
+	inNothing  container = iota // a container that is passed over
+	inAnything                  // a container whose tokens are hashed
 	inRoot
 	inMessage
 	inPart
@@ -23,10 +23,10 @@ const (
 	inTokenIDs
 )
 
-// maxContexts is the depth of: root, messages, message, parts, part, its parts, part, media.
-const maxContexts = 8
+// maxContainers is the depth of: root, messages, message, parts, part, its parts, part, media.
+const maxContainers = 8
 
-func (c context) array() bool { return c >= inMessages }
+func (c container) array() bool { return c >= inMessages }
 
 // slot is what the next value is for.
 type slot uint8
@@ -84,7 +84,7 @@ const (
 
 // member says what the member called b.word is for, and forgets what an earlier one of that name said: of
 // equal names the last one counts.
-func (b *body) member(in context) slot {
+func (b *body) member(in container) slot {
 	switch in {
 	case inRoot:
 		return b.rootMember()
@@ -244,7 +244,7 @@ func (b *body) partMember() slot {
 }
 
 // element says what the next value of an array is for.
-func (b *body) element(in context) slot {
+func (b *body) element(in container) slot {
 	switch in {
 	case inMessages:
 		return slotMessage

@@ -2,7 +2,8 @@ package prompt
 
 // A body reads a JSON request body, pushed in pieces that are cut anywhere. It builds no document and does
 // not recurse: values on the way to the text are on a stack whose depth the API's shape bounds, all others
-// are passed over by counting brackets. This file knows JSON; fields.go and after know the APIs.
+// are passed over by counting brackets. This file knows JSON; fields.go, values.go,
+// messages.go and tools.go know the APIs.
 type body struct {
 	lexer
 	hashes
@@ -16,7 +17,7 @@ type body struct {
 // lexer is where in the JSON the reader is.
 type lexer struct {
 	state lexState
-	stack [maxContexts]context
+	stack [maxContainers]container
 	depth int // of the stack
 	bom   int // bytes of a byte order mark seen
 	slot  slot
@@ -182,7 +183,7 @@ func (b *body) value(c byte) {
 	}
 }
 
-func (b *body) push(in context) {
+func (b *body) push(in container) {
 	b.stack[b.depth] = in
 	b.depth++
 	if b.state = atMember; in.array() {

@@ -19,7 +19,7 @@ func (t *tool) setType(word []byte, d Dialect) {
 }
 
 // toolMember says what a tool's member called b.word is for.
-func (b *body) toolMember(in context) slot {
+func (b *body) toolMember(in container) slot {
 	t := &b.tool
 	switch string(b.word) {
 	case "name":
@@ -41,7 +41,7 @@ func (b *body) toolMember(in context) slot {
 	return slotToolMember
 }
 
-func (b *body) otherToolMember(in context) slot {
+func (b *body) otherToolMember(in container) slot {
 	if in == inToolFunction {
 		return noSlot
 	}

@@ -67,7 +67,7 @@ func (b *body) endString() {
 }
 
 // openContainer says how an array or object is read.
-func (b *body) openContainer(array bool) context {
+func (b *body) openContainer(array bool) container {
 	if array {
 		return b.openArray()
 	}
@@ -98,7 +98,7 @@ func (b *body) openContainer(array bool) context {
 	return inNothing
 }
 
-func (b *body) openArray() context {
+func (b *body) openArray() container {
 	switch b.slot {
 	case slotMessages, slotItems:
 		b.prev = message{mark: -1}
@@ -131,7 +131,7 @@ func (b *body) openArray() context {
 }
 
 // leave ends a container.
-func (b *body) leave(in context) {
+func (b *body) leave(in container) {
 	switch in {
 	case inMessage:
 		b.endMessage()

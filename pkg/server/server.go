@@ -74,7 +74,7 @@ type PeerOptions struct {
 	Options  []grpc.ServerOption
 }
 
-// Server serves until its context ends. It runs in a controller-runtime manager or on its own.
+// Server serves until its context ends.
 type Server struct {
 	options   Options
 	published <-chan struct{}
@@ -117,9 +117,6 @@ func (s *Server) HealthAddr() net.Addr { return s.healthAt.Addr() }
 
 // MetricsAddr is where New opened the metrics port.
 func (s *Server) MetricsAddr() net.Addr { return s.httpAt.Addr() }
-
-// NeedLeaderElection tells a manager that every replica serves.
-func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends, then drains. It returns an error only if a port of its own fails.
 func (s *Server) Start(ctx context.Context) error {

@@ -22,5 +22,5 @@
 //
 // A Router learns of the prompt by [Request.Key], the key of its first n characters, and by
 // [Request.Ladder], the keys at every rung. Env gives it randomness and the policy.
-// Only oracles may look at [Env.Engine].
+// Of [Env.Engine] only oracles may look at more than Scraped and the cache's size.
 package simulate

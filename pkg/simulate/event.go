@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"container/heap"
 	"fmt"
 	"slices"
 	"strconv"
@@ -168,22 +169,11 @@ const (
 	onShare
 )
 
-// queue is a heap of events by time.
+// queue is the events to come, the next one first.
 type queue struct {
-	heap   []*event
+	heap   byTime
 	pushed uint64
 	spare  []*event
-}
-
-// Len is how many events are to come.
-func (q *queue) Len() int { return len(q.heap) }
-
-func (q *queue) less(i, j int) bool {
-	a, b := q.heap[i], q.heap[j]
-	if a.at != b.at {
-		return a.at < b.at
-	}
-	return a.order < b.order
 }
 
 func (q *queue) push(e event) {
@@ -196,37 +186,37 @@ func (q *queue) push(e event) {
 		p = new(event)
 	}
 	*p = e
-	q.heap = append(q.heap, p)
-	for i := len(q.heap) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !q.less(i, up) {
-			break
-		}
-		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
-		i = up
-	}
+	heap.Push(&q.heap, p)
 }
 
 func (q *queue) pop() event {
-	top, last := q.heap[0], len(q.heap)-1
-	q.heap[0] = q.heap[last]
-	q.heap[last] = nil
-	q.heap = q.heap[:last]
-	for i := 0; ; {
-		least := i
-		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
-			if q.less(c, least) {
-				least = c
-			}
-		}
-		if least == i {
-			break
-		}
-		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
-		i = least
+	next := heap.Pop(&q.heap).(*event)
+	e := *next
+	*next = event{}
+	q.spare = append(q.spare, next)
+	return e
+}
+
+// byTime is a heap of events, those of one time in the order in which they were pushed.
+type byTime []*event
+
+func (h byTime) Len() int { return len(h) }
+
+func (h byTime) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
 	}
-	e := *top
-	*top = event{}
-	q.spare = append(q.spare, top)
+	return h[i].order < h[j].order
+}
+
+func (h byTime) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *byTime) Push(e any) { *h = append(*h, e.(*event)) }
+
+func (h *byTime) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
 	return e
 }

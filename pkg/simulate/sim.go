@@ -42,7 +42,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		}
 	}
 	s := newSimulation(&c)
-	for i := 0; s.events.Len() > 0; i++ {
+	for i := 0; len(s.events.heap) > 0; i++ {
 		if i%4096 == 0 {
 			if err := ctx.Err(); err != nil {
 				return nil, err
@@ -171,7 +171,7 @@ func (s *simulation) share() {
 			e.Tell(s.now, slices.Concat(s.routers[:i], s.routers[i+1:]))
 		}
 	}
-	if s.events.Len() > 0 {
+	if len(s.events.heap) > 0 {
 		s.events.push(event{at: s.now + ShareInterval, kind: onShare})
 	}
 }

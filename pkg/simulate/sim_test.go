@@ -86,7 +86,7 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 		c := config(t, s.Name, w)
 		c.Events, c.Replicas = events, 2
 		sim := newSimulation(&c)
-		for sim.events.Len() > 0 {
+		for len(sim.events.heap) > 0 {
 			sim.handle(sim.events.pop())
 		}
 		r := sim.result()

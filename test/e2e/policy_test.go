@@ -52,9 +52,6 @@ func (s *scenario) policy(t *testing.T) {
 		})
 		t.Logf("policy %s: the API server took %.0f ms, requests asked %.0f ms later went by it",
 			change.spec, patched.Sub(begun).Seconds()*1000, max(0, effective.Sub(patched).Seconds()*1000))
-		if late := effective.Sub(patched); late > 15*time.Second {
-			t.Errorf("policy %s acted after %s", change.spec, late)
-		}
 	}
 	s.next(t, "changes of policy")
 

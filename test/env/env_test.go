@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -40,11 +41,17 @@ func TestALimitedProcessTakesItsPartOfTheProcessors(t *testing.T) {
 	e := For(t)
 	p, err := e.Start("busy", exec.Command("sh", "-c", "sleep 4 & while :; do :; done")) // the sleeper outlives it
 	Check(t, err)
-	Check(t, e.Limit(p, 0.1))
+	if err := e.Limit(p, 0.1); errors.Is(err, ErrUnsupported) {
+		t.Skip(err) // nothing else needs it but measurements
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
 	time.Sleep(time.Second)
 	p.Stop()
-	if used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(); used > 400*time.Millisecond {
-		t.Errorf("limited to a tenth of a processor, it took %v in a second", used)
+	took := time.Since(begun)
+	if used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(); used > took/4 {
+		t.Errorf("limited to a tenth of a processor, it took %v of it in %v", used, took)
 	}
 	e.Close()
 	for _, groups := range []string{"/sys/fs/cgroup/homing-*-busy", "/sys/fs/cgroup/cpu/homing-*-busy"} {

@@ -93,7 +93,7 @@ spec: {targetRef: {name: a}, prefixLength: null}`)
 	}
 }
 
-// The ranges in the API's markers are those that the picker's package states.
+// The ranges in the API's markers are those that pkg/endpoint states.
 func TestRanges(t *testing.T) {
 	for _, tt := range []struct {
 		field    string
