@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -26,12 +27,14 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 type clusterFlags struct {
 	kubeconfig, namespace, service, pod string
 	elect                               bool
+	ports                               portRanges
 }
 
 func (f *clusterFlags) register(set *pflag.FlagSet) {
-	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the `file` that says how to reach the API server (default: $KUBECONFIG, or the pod's own access)")
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the `file`, or list of files, that says how to reach the API server (default: $KUBECONFIG, or the pod's own access)")
 	set.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "the `namespace` whose InferencePools are served (default: $POD_NAMESPACE, or the pod's own)")
 	set.StringVar(&f.service, "service-name", "homing", "the `name` of this install's Service: pools whose endpointPickerRef names it are served")
+	set.Var(&f.ports, "pool-ports", "the `ports` of this install's Service, as 9002,9100-9131: a pool that names another, which no gateway would reach, is told so (default: any)")
 	set.StringVar(&f.pod, "pod-name", os.Getenv("POD_NAME"), "the `name` of this replica's pod, which is left out when the Service tells where the others are (default: $POD_NAME)")
 	set.BoolVar(&f.elect, "leader-elect", true, "agree by a Lease which replica writes the policies' status; false for a single replica. Every replica serves")
 }
@@ -61,7 +64,7 @@ func newController(f *flags, store *endpoint.Store, registry prometheus.Register
 	}
 	options := controller.Options{
 		Config: config, Namespace: f.cluster.namespace, Service: f.cluster.service,
-		Store: store, Defaults: f.defaults, Reserved: f.reserved(), Registerer: registry, Log: log,
+		Store: store, Defaults: f.defaults, RefusePort: f.refusePort, Registerer: registry, Log: log,
 		Pod: f.cluster.pod, Replicas: followReplicas(f, peers),
 	}
 	if f.cluster.elect {
@@ -82,7 +85,11 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		}
 		return config, nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+	if list := filepath.SplitList(kubeconfig); len(list) > 1 { // as kubectl has it, where some need not be there
+		rules = &clientcmd.ClientConfigLoadingRules{Precedence: list}
+	}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}

@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -159,11 +161,59 @@ func isDir(flag, path string) error {
 	return nil
 }
 
-// reserved are the ports that no pool may have.
-func (f *flags) reserved() map[uint16]string {
-	return map[uint16]string{
-		uint16(f.healthPort):  "health (--grpc-health-port)", //nolint:gosec // 0..65535
-		uint16(f.metricsPort): "metrics (--metrics-port)",    //nolint:gosec // 0..65535
-		uint16(f.sharePort()): "peers (--peer-port)",         //nolint:gosec // 0..65535
+// refusePort says why no pool may have the port, "" if one may.
+func (f *flags) refusePort(port uint16) string {
+	switch int(port) {
+	case f.healthPort:
+		return "is Homing's own, for health (--grpc-health-port)"
+	case f.metricsPort:
+		return "is Homing's own, for metrics (--metrics-port)"
+	case f.sharePort():
+		return "is Homing's own, for peers (--peer-port)"
 	}
+	if open := f.cluster.ports; f.standalone == "" && len(open) > 0 && !open.contain(int(port)) {
+		return fmt.Sprintf("is none of the Service's, %s (--pool-ports), so gateways do not reach it", open.String())
+	}
+	return ""
+}
+
+// portRanges are ports of pools: a flag's value, as 9002,9100-9131.
+type portRanges []portRange
+
+type portRange struct{ first, last int }
+
+func (r *portRanges) String() string {
+	var list []string
+	for _, p := range *r {
+		if p.first == p.last {
+			list = append(list, strconv.Itoa(p.first))
+		} else {
+			list = append(list, fmt.Sprintf("%d-%d", p.first, p.last))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// Set implements [pflag.Value].
+func (r *portRanges) Set(value string) error {
+	for item := range strings.SplitSeq(value, ",") {
+		low, high, isRange := strings.Cut(item, "-")
+		if !isRange {
+			high = low
+		}
+		first, err := strconv.ParseUint(low, 10, 16)
+		last, err2 := strconv.ParseUint(high, 10, 16)
+		if err != nil || err2 != nil || first == 0 || last < first {
+			return fmt.Errorf("%q: want ports and ranges of ports, as 9002,9100-9131", item)
+		}
+		*r = append(*r, portRange{int(first), int(last)}) //nolint:gosec // at most 65535
+	}
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (r *portRanges) Type() string { return "ports" }
+
+func (r portRanges) contain(port int) bool {
+	return slices.ContainsFunc(r, func(p portRange) bool { return p.first <= port && port <= p.last })
 }

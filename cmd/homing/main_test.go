@@ -92,6 +92,10 @@ func TestExitMessages(t *testing.T) {
 			"homing: no --kubeconfig, and not in a pod: unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined"},
 		{"no such kubeconfig", "serve --namespace inference --kubeconfig /nonexistent",
 			"homing: --kubeconfig /nonexistent: stat /nonexistent: no such file or directory"},
+		{"no such kubeconfig in a list", "serve --namespace inference --kubeconfig /nonexistent:/nor-this",
+			"homing: --kubeconfig /nonexistent:/nor-this: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable"},
+		{"ports that are none", "serve --namespace inference --pool-ports 9002,9131-9100",
+			`homing: invalid argument "9002,9131-9100" for "--pool-ports" flag: "9131-9100": want ports and ranges of ports, as 9002,9100-9131`},
 		{"a namespace that cannot be", "serve --namespace a.b",
 			`homing: --namespace "a.b": must not contain dots`},
 		{"no such directory", "serve --standalone /nonexistent",
@@ -152,6 +156,27 @@ func TestExitMessages(t *testing.T) {
 				t.Errorf("stdout: %s", &stdout)
 			}
 		})
+	}
+}
+
+func TestPortsThatPoolsMayHave(t *testing.T) {
+	f := flags{healthPort: 9003, metricsPort: 9090, peerPort: 9004}
+	for port, want := range map[uint16]string{9003: "health", 9090: "metrics", 9004: "peers", 9002: "", 80: ""} {
+		if got := f.refusePort(port); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("port %d: %q, want %q", port, got, want)
+		}
+	}
+	if err := f.cluster.ports.Set("9002,9100-9131"); err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[uint16]string{9003: "health", 9002: "", 9100: "", 9131: "", 9001: "Service", 9132: "9002,9100-9131 (--pool-ports)"} {
+		if got := f.refusePort(port); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("port %d with --pool-ports: %q, want %q", port, got, want)
+		}
+	}
+	f.standalone = "dir" // there is no Service
+	if got := f.refusePort(80); got != "" {
+		t.Errorf("port 80 of a file: %q", got)
 	}
 }
 

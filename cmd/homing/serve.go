@@ -139,7 +139,7 @@ func newSource(f *flags, store *endpoint.Store, registry prometheus.Registerer, 
 	}
 	return standalone.New(standalone.Options{
 		Dir: f.standalone, Store: store, Registerer: registry, Log: log,
-		Defaults: standalone.Defaults{Policy: f.defaults, Reserved: f.reserved()},
+		Defaults: standalone.Defaults{Policy: f.defaults, RefusePort: f.refusePort},
 	})
 }
 

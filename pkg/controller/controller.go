@@ -45,8 +45,8 @@ type Options struct {
 	Store *endpoint.Store
 	// Defaults are for what neither a policy nor an annotation says.
 	Defaults endpoint.Policy
-	// Reserved ports cannot be a pool's, and what has them.
-	Reserved map[uint16]string
+	// RefusePort says why a port cannot be a pool's, "" if it can; nil refuses none.
+	RefusePort func(port uint16) (why string)
 	// Replicas is told where the other replicas are, each time that the Service's endpoints change; nil asks for none.
 	Replicas func([]Replica)
 	// Pod is the name of this replica's own pod, which is left out of them. It may be empty.
@@ -69,6 +69,8 @@ type Controller struct {
 	replicas                     *source // nil unless they are asked for
 
 	waiting atomic.Pointer[error] // why nothing has been published yet
+
+	nodesForbidden error // why nodes may not be read, as last heard; of Start alone
 }
 
 // New makes a controller. It does not talk to the API server, which need not be there yet.
@@ -89,7 +91,7 @@ func New(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
-	c := &Controller{options: o, metrics: newMetrics(o.Registerer), world: newWorld(o.Service, o.Defaults, o.Reserved, time.Now)}
+	c := &Controller{options: o, metrics: newMetrics(o.Registerer), world: newWorld(o.Service, o.Defaults, o.RefusePort, time.Now)}
 	if c.status, err = newStatusWriter(o, api, web, c.metrics); err != nil {
 		return nil, err
 	}
@@ -183,7 +185,7 @@ func (c *Controller) Start(ctx context.Context) error {
 			c.setWaiting(nil)
 			c.options.Log.Info("Published the first snapshot", "pools", len(specs))
 		}
-		view.nodesWithheld = why
+		view.nodesWrong = why
 		c.status.show(view)
 	}
 }
@@ -212,14 +214,23 @@ func (c *Controller) Waiting() error {
 	return errors.New("not started")
 }
 
-// nodeLabels says what is known of nodes' labels, and why if it is nothing.
+// nodeLabels says what is known of nodes' labels, and what is wrong with selecting by them, if something is. An API
+// server that does not answer for a moment does not give back a right that it denied.
 func (c *Controller) nodeLabels() (nodeLabels, error) {
-	state, why := c.nodes.access()
+	switch state, why := c.nodes.access(); state {
+	case forbidden:
+		c.nodesForbidden = why
+	case watching:
+		c.nodesForbidden = nil
+	}
+	why := c.nodesForbidden
 	switch {
-	case c.world.nodes.isSynced():
+	case c.world.nodes.isSynced() && why == nil:
 		return nodesKnown, nil
-	case state == forbidden:
-		return nodesWithheld, why
+	case c.world.nodes.isSynced():
+		return nodesKnown, fmt.Errorf("nodeSelector goes by labels as they were, because this install may not read nodes any more: %w", why)
+	case why != nil:
+		return nodesWithheld, fmt.Errorf("nodeSelector has no effect, because this install may not read nodes: %w", why)
 	default:
 		return nodesPending, nil
 	}

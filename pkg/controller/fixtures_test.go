@@ -19,7 +19,7 @@ const ns = "models"
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func testWorld() *world {
-	return newWorld("homing", endpoint.DefaultPolicy(), map[uint16]string{9003: "health"}, func() time.Time { return epoch })
+	return newWorld("homing", endpoint.DefaultPolicy(), refuseHealth, func() time.Time { return epoch })
 }
 
 func testPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -148,4 +148,11 @@ func addresses(specs []endpoint.PoolSpec) map[string][]string {
 		}
 	}
 	return got
+}
+
+func refuseHealth(port uint16) string {
+	if port == 9003 {
+		return "is Homing's own, for health"
+	}
+	return ""
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // ReasonNodesNotReadable is why ResolvedRefs is false when a policy selects nodes and this install may
-// not read them: the policy is in force without its nodeSelector.
+// not read them: the policy is in force without its nodeSelector, or by the labels that were known.
 const ReasonNodesNotReadable = "NodesNotReadable"
 
 // Reasons of events that no condition has.
@@ -26,7 +26,7 @@ const (
 )
 
 // desired is the status that a policy ought to have. What other controllers wrote to it stays.
-func desired(v policyView, nodesWithheld error, now time.Time) v1alpha1.PrefixRoutingPolicyStatus {
+func desired(v policyView, nodesWrong error, now time.Time) v1alpha1.PrefixRoutingPolicyStatus {
 	old := &v.object.Status
 	entry := gatewayv1.PolicyAncestorStatus{
 		AncestorRef: gatewayv1.ParentReference{
@@ -41,9 +41,9 @@ func desired(v policyView, nodesWithheld error, now time.Time) v1alpha1.PrefixRo
 		before = slices.Clone(e.Conditions)
 	}
 	for _, c := range v.status.Conditions {
-		if nodesWithheld != nil && v.selectsNodes && c.Type == "ResolvedRefs" {
+		if nodesWrong != nil && v.selectsNodes && c.Type == "ResolvedRefs" {
 			c.Status, c.Reason = metav1.ConditionFalse, ReasonNodesNotReadable
-			c.Message = fmt.Sprintf("nodeSelector has no effect, because this install may not read nodes: %v", nodesWithheld)
+			c.Message = nodesWrong.Error()
 		}
 		c.LastTransitionTime = metav1.NewTime(now)
 		meta.SetStatusCondition(&before, c)

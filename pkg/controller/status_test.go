@@ -208,7 +208,10 @@ func TestWrites(t *testing.T) {
 	if diff := cmp.Diff([]string{"Accepted", "Accepted"}, recorder.reasons); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	now = now.Add(writeRetry / 4) // whatever else changes meanwhile
+	write(writeRetry*3/4, nil, viewOf(t, p, pool))
 	api.err = nil
+	now = now.Add(writeRetry)
 
 	// A policy whose pool is another picker's now is cleared, once, and only if it was ours: even if it was so
 	// before this replica came to lead, and needed no write.
@@ -217,6 +220,11 @@ func TestWrites(t *testing.T) {
 	p.Status = desired(viewOf(t, p, pool).policies[0], nil, now)
 	write(0, nil, viewOf(t, p, pool))
 	foreign := testPool("llama", 9002, func(p *inferencev1.InferencePool) { p.Spec.EndpointPickerRef.Name = "another" })
+	api.err = apierrors.NewForbidden(schema.GroupResource{}, "p", errors.New("no"))
+	write(writeRetry, []string{"no of p over 9"}, viewOf(t, p, foreign))
+	write(writeRetry, nil, viewOf(t, p, foreign))
+	api.err = nil
+	now = now.Add(writeRetry)
 	write(0, []string{"no of p over 9"}, viewOf(t, p, foreign))
 	write(0, nil, viewOf(t, p, foreign))
 	write(0, nil, view{})

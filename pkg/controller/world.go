@@ -19,10 +19,10 @@ import (
 // world is what the API server last said, and what follows from it. Reflectors write to it, build reads
 // it; only the pools that a change concerns are worked out again.
 type world struct {
-	service  string
-	defaults endpoint.Policy
-	reserved map[uint16]string
-	now      func() time.Time
+	service    string
+	defaults   endpoint.Policy
+	refusePort func(uint16) string
+	now        func() time.Time
 	// dirty holds a token while there is something to build.
 	dirty chan struct{}
 
@@ -52,9 +52,9 @@ type servedPool struct {
 	counts v1alpha1.EndpointCounts
 }
 
-func newWorld(service string, defaults endpoint.Policy, reserved map[uint16]string, now func() time.Time) *world {
+func newWorld(service string, defaults endpoint.Policy, refusePort func(uint16) string, now func() time.Time) *world {
 	w := &world{
-		service: service, defaults: defaults, reserved: reserved, now: now,
+		service: service, defaults: defaults, refusePort: refusePort, now: now,
 		dirty: make(chan struct{}, 1), stale: true, served: map[string]*servedPool{},
 	}
 	w.pools = collection[*inferencev1.InferencePool]{
@@ -150,7 +150,7 @@ func (w *world) selectAgain() {
 type nodeLabels uint8
 
 const (
-	nodesPending  nodeLabels = iota // not listed yet: a pool that selects nodes stays as it is
+	nodesPending  nodeLabels = iota // not listed yet: to a pool that selects nodes nothing is added
 	nodesKnown                      // all of them
 	nodesWithheld                   // this install may not read them: selecting nodes has no effect
 )
@@ -162,8 +162,8 @@ type view struct {
 	others   []*v1alpha1.PrefixRoutingPolicy // whose pools are other pickers'
 	// selectsNodes says whether any policy does.
 	selectsNodes bool
-	// nodesWithheld is why selecting nodes has no effect, nil if it has.
-	nodesWithheld error
+	// nodesWrong is what is wrong with selecting by nodes' labels, nil if nothing is.
+	nodesWrong error
 }
 
 // policyView is a policy, what became of it, and its pool's endpoints, nil if it is not in force.
@@ -200,8 +200,12 @@ func (w *world) build(nodes nodeLabels) ([]endpoint.PoolSpec, view, time.Time) {
 		if s == nil {
 			continue
 		}
-		if s.dirty && (nodes != nodesPending || s.policy.Nodes.Empty()) {
+		switch {
+		case !s.dirty:
+		case nodes != nodesPending || s.policy.Nodes.Empty():
 			w.rebuild(s, nodes)
+		case s.spec != nil:
+			w.thin(s)
 		}
 		if s.spec != nil {
 			specs = append(specs, *s.spec)
@@ -213,7 +217,7 @@ func (w *world) build(nodes nodeLabels) ([]endpoint.PoolSpec, view, time.Time) {
 // resolve decides anew what applies to each pool, and finds the members of pools whose selector is new.
 func (w *world) resolve() {
 	w.stale = false
-	in := policy.Input{Service: w.service, Defaults: w.defaults, Reserved: w.reserved}
+	in := policy.Input{Service: w.service, Defaults: w.defaults, RefusePort: w.refusePort}
 	for _, p := range w.pools.rows {
 		in.Pools = append(in.Pools, *p)
 	}
@@ -273,6 +277,18 @@ func (w *world) rebuild(s *servedPool, nodes nodeLabels) {
 		return cmp.Or(cmp.Compare(a.ID.UID, b.ID.UID), cmp.Compare(a.ID.Port, b.ID.Port))
 	})
 	s.spec = &spec
+}
+
+// thin takes out of a pool what must not serve any more, while it is not known which of the others may.
+func (w *world) thin(s *servedPool) {
+	had := make(map[endpoint.ID]bool, len(s.spec.Endpoints))
+	for _, e := range s.spec.Endpoints {
+		had[e.ID] = true
+	}
+	w.rebuild(s, nodesWithheld)
+	s.spec.Endpoints = slices.DeleteFunc(s.spec.Endpoints, func(e endpoint.Spec) bool { return !had[e.ID] })
+	s.counts.Ready = int32(len(s.spec.Endpoints)) //nolint:gosec // far fewer
+	s.dirty = true
 }
 
 // onSelectedNode: a pod on a node that is not known is not selected.

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +104,11 @@ func TestNodeSelector(t *testing.T) {
 	if v := check(t, w, nodesPending, true, all); !v.selectsNodes {
 		t.Error("no word of a policy that selects nodes")
 	}
+	update(t, &w.pods, testPod("d", onNode("p5"), withIP("10.0.0.4"))) // whether it may serve is not known
+	remove(t, &w.pods, testPod("c"))
+	check(t, w, nodesPending, true, map[string][]string{"llama": {"uid-a@10.0.0.1:8000", "uid-b@10.0.0.2:8000"}})
+	remove(t, &w.pods, testPod("d"))
+	update(t, &w.pods, testPod("c", onNode("unknown"), withIP("10.0.0.3")))
 
 	replace(t, &w.nodes, testNode("p5", "p5.48xlarge"), testNode("g5", "g5.xlarge"))
 	a := map[string][]string{"llama": {"uid-a@10.0.0.1:8000"}}
@@ -130,6 +137,37 @@ func TestNodesWithheld(t *testing.T) {
 	check(t, w, nodesWithheld, true, map[string][]string{"llama": {"uid-a@10.0.0.1:8000"}})
 	replace(t, &w.nodes, testNode("p5", "g5.xlarge"))
 	check(t, w, nodesKnown, true, map[string][]string{"llama": {}})
+}
+
+// A right that was denied is not given back by an API server that is away, and one that was taken back is told.
+func TestNodesForbidden(t *testing.T) {
+	w := testWorld()
+	no := errors.New("nodes is forbidden")
+	c := &Controller{world: w, nodes: &source{store: &w.nodes}}
+	for i, step := range []struct {
+		state  access
+		synced bool
+		want   nodeLabels
+		wrong  string
+	}{
+		{failing, false, nodesPending, ""},
+		{forbidden, false, nodesWithheld, "has no effect"},
+		{failing, false, nodesWithheld, "has no effect"},
+		{watching, true, nodesKnown, ""},
+		{failing, true, nodesKnown, ""},
+		{forbidden, true, nodesKnown, "labels as they were"},
+		{failing, true, nodesKnown, "labels as they were"},
+		{watching, true, nodesKnown, ""},
+	} {
+		c.nodes.state, c.nodes.why = step.state, no
+		if step.synced && !w.nodes.isSynced() {
+			replace(t, &w.nodes, testNode("p5", "p5.48xlarge"))
+		}
+		got, wrong := c.nodeLabels()
+		if got != step.want || (wrong == nil) != (step.wrong == "") || wrong != nil && !strings.Contains(wrong.Error(), step.wrong) {
+			t.Errorf("step %d: %v and %v, want %v and %q", i, got, wrong, step.want, step.wrong)
+		}
+	}
 }
 
 func TestPortConflict(t *testing.T) {

@@ -67,6 +67,8 @@ type write struct {
 	over   string // the resourceVersion that it replaced
 	result *v1alpha1.PrefixRoutingPolicy
 	at     time.Time
+
+	refused time.Time // when the API server last refused one
 }
 
 func newStatusWriter(o Options, api client.Client, web *http.Client, m *metrics) (*statusWriter, error) {
@@ -184,11 +186,15 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 		last := w.written[p.object.UID]
 		w.written[p.object.UID] = last // ours from now on, written or not
 		p.object = last.orNewer(p.object)
-		status := desired(p, v.nodesWithheld, w.now())
+		status := desired(p, v.nodesWrong, w.now())
 		if equality.Semantic.DeepEqual(p.object.Status, status) {
 			continue
 		}
 		if wait := last.at.Add(countInterval).Sub(w.now()); wait > 0 && onlyCounts(p.object.Status, status) {
+			soon(wait)
+			continue
+		}
+		if wait := last.refused.Add(writeRetry).Sub(w.now()); wait > 0 {
 			soon(wait)
 			continue
 		}
@@ -201,8 +207,18 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 		}
 	}
 	for _, object := range v.others {
-		if _, was := w.written[object.UID]; was && w.patch(ctx, object, cleared(&object.Status)) {
+		last, was := w.written[object.UID]
+		if !was {
+			continue
+		}
+		if wait := last.refused.Add(writeRetry).Sub(w.now()); wait > 0 {
+			soon(wait)
+			continue
+		}
+		if w.patch(ctx, object, cleared(&object.Status)) {
 			delete(w.written, object.UID)
+		} else {
+			soon(writeRetry)
 		}
 	}
 	w.tell(v.pools)
@@ -230,6 +246,9 @@ func (w *statusWriter) patch(ctx context.Context, object *v1alpha1.PrefixRouting
 		return true
 	case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil:
 		w.log.Error(err, "Cannot write a policy's status; trying again", "policy", object.Name)
+		last := w.written[object.UID]
+		last.refused = w.now()
+		w.written[object.UID] = last
 	}
 	return false
 }

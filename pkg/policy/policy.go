@@ -22,7 +22,7 @@ import (
 
 // Reasons that Homing adds to those of Gateway API.
 const (
-	// ReasonPortConflict: the pool's port is taken, by an older pool or by Homing itself.
+	// ReasonPortConflict: the pool's port is taken, by an older pool or by Homing itself, or is none of the Service's.
 	ReasonPortConflict = "PortConflict"
 	// ReasonInvalidAnnotation: an annotation of the pool is not a value it may have.
 	ReasonInvalidAnnotation = "InvalidAnnotation"
@@ -43,8 +43,8 @@ type Input struct {
 	Service string
 	// Defaults are the install's.
 	Defaults endpoint.Policy
-	// Reserved ports cannot be a pool's, and what has them.
-	Reserved map[uint16]string
+	// RefusePort says why a port cannot be a pool's, "" if it can; nil refuses none.
+	RefusePort func(port uint16) (why string)
 }
 
 // Pool is what applies to one pool of this install.
@@ -189,8 +189,10 @@ func (in *Input) claimPort(p *inferencev1.InferencePool, name endpoint.PoolName,
 		return 0, &Problem{ReasonNoPort, "the pool names no port of its endpoint picker", field}
 	}
 	port := uint16(ref.Port.Number) //nolint:gosec // 1..65535 by the pool's schema
-	if what, reserved := in.Reserved[port]; reserved {
-		return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d is Homing's own, for %s", port, what), field}
+	if in.RefusePort != nil {
+		if why := in.RefusePort(port); why != "" {
+			return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d %s", port, why), field}
+		}
 	}
 	if owner, taken := owners[port]; taken {
 		return 0, &Problem{ReasonPortConflict, fmt.Sprintf("port %d is already that of pool %s", port, owner), field}

@@ -214,7 +214,7 @@ func TestConflicts(t *testing.T) {
 		},
 		{
 			name: "Homing's own ports",
-			in:   Input{Pools: []inferencev1.InferencePool{pool("a", 0, 9003)}, Reserved: map[uint16]string{9003: "health"}},
+			in:   Input{Pools: []inferencev1.InferencePool{pool("a", 0, 9003)}, RefusePort: refuseHealth},
 			want: summary{
 				Ports: map[string]uint16{"a": 0},
 				Pools: map[string]string{"a": "PortConflict: port 9003 is Homing's own, for health; "},
@@ -411,4 +411,11 @@ func TestDefaultsAreInRange(t *testing.T) {
 	if refused != nil {
 		t.Errorf("the defaults would be refused: %+v", *refused)
 	}
+}
+
+func refuseHealth(port uint16) string {
+	if port == 9003 {
+		return "is Homing's own, for health"
+	}
+	return ""
 }

@@ -19,8 +19,8 @@ import (
 // Defaults are what a configuration does not say itself.
 type Defaults struct {
 	Policy endpoint.Policy
-	// Reserved ports cannot be a pool's, and what has them.
-	Reserved map[uint16]string
+	// RefusePort says why a port cannot be a pool's, "" if it can; nil refuses none.
+	RefusePort func(port uint16) (why string)
 }
 
 // name is what a document is called among those of its kind.
@@ -130,7 +130,7 @@ func decode[T any, P named[T]](c *config, doc *document, kind string) (*T, name)
 // there is no status to look at, it is an error like a misspelt field.
 func (c *config) resolve() []endpoint.PoolSpec {
 	result := policy.Resolve(policy.Input{
-		Pools: c.pools, Policies: c.policies, Defaults: c.defaults.Policy, Reserved: c.defaults.Reserved,
+		Pools: c.pools, Policies: c.policies, Defaults: c.defaults.Policy, RefusePort: c.defaults.RefusePort,
 	})
 	specs := make([]endpoint.PoolSpec, 0, len(result.Pools))
 	told := map[policy.Problem]bool{}

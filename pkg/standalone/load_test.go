@@ -26,7 +26,7 @@ func loadFiles(t *testing.T, pairs ...string) ([]endpoint.PoolSpec, error) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		files = append(files, file{pairs[i], []byte(pairs[i+1])})
 	}
-	return load(rules, Defaults{Policy: endpoint.DefaultPolicy(), Reserved: map[uint16]string{9003: "health"}}, "pools", files)
+	return load(rules, Defaults{Policy: endpoint.DefaultPolicy(), RefusePort: refuseHealth}, "pools", files)
 }
 
 const (
@@ -313,4 +313,11 @@ func TestIdentity(t *testing.T) {
 	if back := at("127.0.0.1", "8000"); back.Load != first.Load {
 		t.Error("an endpoint that came back lost the requests that still run there")
 	}
+}
+
+func refuseHealth(port uint16) string {
+	if port == 9003 {
+		return "is Homing's own, for health"
+	}
+	return ""
 }

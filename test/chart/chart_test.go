@@ -56,6 +56,25 @@ func TestRendering(t *testing.T) {
 	}
 }
 
+// What YAML takes for a number, and what Kubernetes takes for no label, is rendered so that it is taken.
+func TestUnusualNames(t *testing.T) {
+	helm := cluster.NewHelm(t, "")
+	got, err := helm.Run(t.Context(), "template", "homing-405", chartDir(), "--namespace", "405", "--set", "replicas=0,variants[0].port=9100",
+		"--set-string", "variants[0].name=405,variants[0].selector.app=405",
+		"--set-string", "image.tag=v0.1.0@sha256:"+strings.Repeat("0123456789abcdef", 4))
+	env.Check(t, err)
+	for _, want := range []string{
+		`namespace: "405"`, `name: "405"`, `app.kubernetes.io/version: "v0.1.0"`, "homing:v0.1.0@sha256:0123", "--replicas=1",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if _, err := helm.Run(t.Context(), "template", "v1.homing", chartDir()); err == nil || !strings.Contains(err.Error(), "set fullnameOverride") {
+		t.Errorf("a release named v1.homing: %v", err)
+	}
+}
+
 // Values that cannot work are refused in words that say what to do.
 func TestWrongValues(t *testing.T) {
 	helm := cluster.NewHelm(t, "")

@@ -114,7 +114,7 @@ func (r *rig) startAs(t *testing.T, config *rest.Config, namespace, identity str
 	var err error
 	options := controller.Options{
 		Config: config, Namespace: namespace, Service: "homing", Store: rep.store, Identity: identity,
-		Defaults: endpoint.DefaultPolicy(), Reserved: map[uint16]string{9003: "health"}, Registerer: rep.registry,
+		Defaults: endpoint.DefaultPolicy(), RefusePort: refuseHealth, Registerer: rep.registry,
 		Log: logr.FromSlogHandler(slog.NewTextHandler(rep.log, nil)),
 	}
 	for _, c := range change {
@@ -377,4 +377,11 @@ func (r *rig) quiet(t *testing.T, namespace, name string, during time.Duration) 
 		is, _ := json.Marshal(after.Status)
 		t.Errorf("%s was written though nothing changed:\n%s\n%s", name, was, is)
 	}
+}
+
+func refuseHealth(port uint16) string {
+	if port == 9003 {
+		return "is Homing's own, for health"
+	}
+	return ""
 }

@@ -1,21 +1,24 @@
 {{- define "homing.fullname" -}}
+{{- $name := printf "%s-%s" (.Release.Name | trunc 33 | trimSuffix "-") .Chart.Name -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
+{{- $name = .Values.fullnameOverride -}}
 {{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" (.Release.Name | trunc 33 | trimSuffix "-") .Chart.Name -}}
+{{- $name = .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$" $name) -}}
+{{- fail (printf "%s cannot be the name of a Service (lower-case letters, digits and -, beginning with a letter): set fullnameOverride" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "homing.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "homing.labels" -}}
 {{ include "homing.selector" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ regexReplaceAll "@.*$" (.Values.image.tag | default .Chart.AppVersion) "" | trunc 63 | trimAll "-_." | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
