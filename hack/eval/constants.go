@@ -24,7 +24,7 @@ func trials() []trial {
 		{"Recent, s", []float64{1, 20, 60}, func(t *picker.Tuning, v float64) { t.Recent = v }},
 		{"Doubt, requests", []float64{0, 1, 5}, func(t *picker.Tuning, v float64) { t.Doubt = v }},
 		{"Leave", []float64{1.25, 2.25, 3, 4}, func(t *picker.Tuning, v float64) { t.Leave = v }},
-		{"Base, requests", []float64{1, 2, 4}, func(t *picker.Tuning, v float64) { t.Base = v }},
+		{"Base, requests", []float64{1, 2, 4.5, 7}, func(t *picker.Tuning, v float64) { t.Base = v }},
 		{"Uncached", []float64{1, 2, 3, 5}, func(t *picker.Tuning, v float64) { t.Uncached = v }},
 		{"Beyond", []float64{0, 1}, func(t *picker.Tuning, v float64) { t.Beyond = v }},
 		{"Forget, s", []float64{60, 1800}, func(t *picker.Tuning, v float64) { t.Forget = v }},

@@ -50,7 +50,7 @@ func DefaultTuning() Tuning {
 		Recent:      5,
 		Doubt:       2,
 		Leave:       1.75,
-		Base:        2.5,
+		Base:        3.25,
 		Uncached:    1.5,
 		Beyond:      0.5,
 		Forget:      600,
