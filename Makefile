@@ -56,7 +56,7 @@ eval: ## Simulate all that docs/evaluation.md shows, and write it there: ten min
 	go run ./hack/eval
 
 .PHONY: eval-vllm
-eval-vllm: ## Measure strategies on three real vLLM engines (SEEDS=5): twelve minutes a seed
+eval-vllm: ## Measure strategies on three real vLLM engines (SEEDS=5): half an hour a seed
 	go run ./hack/eval -real -seeds $(or $(SEEDS),5)
 
 ##@ Check

@@ -58,17 +58,16 @@ var Llama70B = Hardware{
 	Memory:       Memory{KVTokens: 1_350_000, BlockTokens: 16, StepTokens: 8192, Sequences: 1024},
 }
 
-// CPU is the vLLM 0.32 that Homing's tests run, three engines of one thread each on two processors, with a
+// CPU is the vLLM 0.32 that Homing's tests run, an engine of one thread with 0.55 of a processor to itself, with a
 // Llama of 6 layers and random weights and KV for 17,056 tokens. The costs were measured there, by
 // `make eval-vllm`; on another machine they are others.
 var CPU = Hardware{
 	Name:       "vLLM on one CPU thread, a small Llama",
-	Overhead:   2.7,
-	PerToken:   0.107,
-	PerContext: 6.4e-4, PerSequence: 0.27,
-	PerAttention: 6.3e-5,
-	Frontend:     5 * time.Millisecond,
-	Contention:   []float64{1, 1.06, 1.56},
+	Overhead:   7.7,
+	PerToken:   0.2,
+	PerContext: 1.3e-3, PerSequence: 0.85,
+	PerAttention: 1.2e-4,
+	Frontend:     8 * time.Millisecond,
 	Memory:       Memory{KVTokens: 17_056, BlockTokens: 32, StepTokens: 1024, Sequences: 16},
 }
 
