@@ -25,7 +25,7 @@ func (s *stage) play(ctx context.Context, screen *screen, strategy string, seed 
 	if err := s.switchTo(ctx, strategy); err != nil {
 		return r, err
 	}
-	before, err := s.counters(ctx)
+	before, err := env.CountAll(ctx, s.engines)
 	if err != nil {
 		return r, err
 	}
@@ -37,9 +37,9 @@ func (s *stage) play(ctx context.Context, screen *screen, strategy string, seed 
 		return r, err
 	}
 	for i := range after {
-		r.hits += after[i].hits - before[i].hits
-		r.queries += after[i].queries - before[i].queries
-		r.perEngine = append(r.perEngine, after[i].finished-before[i].finished)
+		r.hits += after[i].Hits - before[i].Hits
+		r.queries += after[i].Queries - before[i].Queries
+		r.perEngine = append(r.perEngine, after[i].Finished-before[i].Finished)
 	}
 	screen.status("%s: measuring what routing adds", strategy)
 	r.added, err = s.measureAdded(ctx)
@@ -95,38 +95,18 @@ func (s *stage) send(ctx context.Context, screen *screen, strategy string, seed 
 	return ttft, context.Cause(ctx)
 }
 
-// counter is what an engine counts.
-type counter struct{ hits, queries, finished float64 }
-
-func (s *stage) counters(ctx context.Context) ([]counter, error) {
-	counters := make([]counter, len(s.engines))
-	for i, engine := range s.engines {
-		m, err := engine.Metrics(ctx)
-		if err != nil {
-			return nil, err
-		}
-		// The simulator's counters lack the suffix that vLLM's have.
-		counters[i] = counter{
-			hits:     m.Sum("vllm:prefix_cache_hits_total") + m.Sum("vllm:prefix_cache_hits"),
-			queries:  m.Sum("vllm:prefix_cache_queries_total") + m.Sum("vllm:prefix_cache_queries"),
-			finished: m.Sum("vllm:request_success_total"),
-		}
-	}
-	return counters, nil
-}
-
 // settled waits until the engines have counted all the work: they do so a moment after they answered.
-func (s *stage) settled(ctx context.Context, before []counter) ([]counter, error) {
+func (s *stage) settled(ctx context.Context, before []env.Counts) ([]env.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		after, err := s.counters(ctx)
+		after, err := env.CountAll(ctx, s.engines)
 		if err != nil {
 			return nil, err
 		}
 		finished := 0.0
 		for i := range after {
-			finished += after[i].finished - before[i].finished
+			finished += after[i].Finished - before[i].Finished
 		}
 		if finished >= float64(s.kind.work.requests()) {
 			return after, nil

@@ -225,7 +225,7 @@ func (s *stage) play(ctx context.Context, name string, way way, seed uint64) (*R
 		return nil, err
 	}
 	defer s.stop()
-	before, err := s.counters(ctx)
+	before, err := env.CountAll(ctx, s.engines)
 	if err != nil {
 		return nil, err
 	}
@@ -262,44 +262,30 @@ func (s *stage) urls(ctx context.Context, way way) (urls []string, err error) {
 	return urls, nil
 }
 
-type counter struct{ hits, queries, finished float64 }
-
-func (s *stage) counters(ctx context.Context) ([]counter, error) {
-	all := make([]counter, len(s.engines))
-	for i, engine := range s.engines {
-		m, err := engine.Metrics(ctx)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = counter{m.Sum("vllm:prefix_cache_hits_total"), m.Sum("vllm:prefix_cache_queries_total"), m.Sum("vllm:request_success_total")}
-	}
-	return all, nil
-}
-
 // settle waits until the engines have counted all requests, a moment after they answered.
-func (s *stage) settle(ctx context.Context, before []counter, requests int, r *Real) error {
+func (s *stage) settle(ctx context.Context, before []env.Counts, requests int, r *Real) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		after, err := s.counters(ctx)
+		after, err := env.CountAll(ctx, s.engines)
 		if err != nil {
 			return err
 		}
-		var sum counter
+		var sum env.Counts
 		r.Shares = nil
 		for i := range after {
-			sum.hits += after[i].hits - before[i].hits
-			sum.queries += after[i].queries - before[i].queries
-			sum.finished += after[i].finished - before[i].finished
-			r.Shares = append(r.Shares, (after[i].finished-before[i].finished)/float64(requests))
+			sum.Hits += after[i].Hits - before[i].Hits
+			sum.Queries += after[i].Queries - before[i].Queries
+			sum.Finished += after[i].Finished - before[i].Finished
+			r.Shares = append(r.Shares, (after[i].Finished-before[i].Finished)/float64(requests))
 		}
-		if sum.finished >= float64(requests) {
-			r.HitRate = sum.hits / sum.queries
+		if sum.Finished >= float64(requests) {
+			r.HitRate = sum.Hits / sum.Queries
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the engines count %.0f requests of %d: %w", sum.finished, requests, ctx.Err())
+			return fmt.Errorf("the engines count %.0f requests of %d: %w", sum.Finished, requests, ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -25,6 +25,28 @@ type Engine struct {
 // Metrics reads the engine's metrics.
 func (e *Engine) Metrics(ctx context.Context) (Metrics, error) { return Scrape(ctx, e.URL+"/metrics") }
 
+// Counts is what an engine has counted so far: prompt tokens found in its cache, prompt tokens looked for there, and
+// requests that it has finished.
+type Counts struct{ Hits, Queries, Finished float64 }
+
+// CountAll reads what each engine has counted.
+func CountAll(ctx context.Context, engines []*Engine) ([]Counts, error) {
+	all := make([]Counts, len(engines))
+	for i, engine := range engines {
+		m, err := engine.Metrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		// The simulator's counters lack the suffix that vLLM's have.
+		all[i] = Counts{
+			Hits:     m.Sum("vllm:prefix_cache_hits_total") + m.Sum("vllm:prefix_cache_hits"),
+			Queries:  m.Sum("vllm:prefix_cache_queries_total") + m.Sum("vllm:prefix_cache_queries"),
+			Finished: m.Sum("vllm:request_success_total"),
+		}
+	}
+	return all, nil
+}
+
 // Simulated starts n simulated vLLM servers (llm-d-inference-sim) with an exact prefix cache, and waits
 // until they serve. args are more flags, of which the last wins; without any, prefill takes 5 ms and
 // 0.1 ms per token that is not cached, decoding 1 ms per token, and the cache holds 65,536 tokens.
