@@ -182,6 +182,13 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 			again = d
 		}
 	}
+	held := func(last write) bool { // what was refused is left alone for a while
+		wait := last.refused.Add(writeRetry).Sub(w.now())
+		if wait > 0 {
+			soon(wait)
+		}
+		return wait > 0
+	}
 	for _, p := range v.policies {
 		last := w.written[p.object.UID]
 		w.written[p.object.UID] = last // ours from now on, written or not
@@ -194,8 +201,7 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 			soon(wait)
 			continue
 		}
-		if wait := last.refused.Add(writeRetry).Sub(w.now()); wait > 0 {
-			soon(wait)
+		if held(last) {
 			continue
 		}
 		if w.patch(ctx, p.object, status) {
@@ -208,11 +214,7 @@ func (w *statusWriter) write(ctx context.Context, v *view) (again time.Duration)
 	}
 	for _, object := range v.others {
 		last, was := w.written[object.UID]
-		if !was {
-			continue
-		}
-		if wait := last.refused.Add(writeRetry).Sub(w.now()); wait > 0 {
-			soon(wait)
+		if !was || held(last) {
 			continue
 		}
 		if w.patch(ctx, object, cleared(&object.Status)) {
